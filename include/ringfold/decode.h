@@ -1,0 +1,26 @@
+// decode: tokens that are certain. Outputs, and the state updated at once.
+#pragma once
+
+#include <string_view>
+
+#include "ringfold/verify.h"
+
+namespace ringfold {
+
+struct DecodeArgs {
+  Mixer mixer;
+  Window window;          ///< usually one token per row; longer windows (a chunk of a prompt) are taken whole
+  TensorView state;       ///< [slots,HV,V,K] f32, bf16 or f16; read and written
+  TensorView out;         ///< like v, written; dtype of v, or f32
+  TensorView pending;     ///< optional; i32 [slots]; a pending window of a row's slot is dropped (set to kNoWindow)
+  TensorView row_status;  ///< optional; i32 [B], written; see VerifyArgs
+  Numerics numerics = Numerics::exact;
+  StateRounding state_rounding = StateRounding::per_commit;
+  std::string_view impl;
+};
+
+/// The recurrence over each row's tokens, state included: what verify + commit of all tokens gives, bit for bit.
+/// Windows may have any length here (there is no ring to fit). Errors as verify.
+Status decode(const DecodeArgs& args);
+
+}  // namespace ringfold

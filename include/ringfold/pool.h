@@ -1,0 +1,118 @@
+// The slot pool: states, rings, conv windows and cursors of all recurrent layers of one model.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <span>
+
+#include "ringfold/decode.h"
+#include "ringfold/fold.h"
+#include "ringfold/conv.h"
+#include "ringfold/verify.h"
+
+namespace ringfold {
+
+/// What a pool is made for. All layers of one pool have the same shape; a model that mixes shapes uses one pool for each.
+struct PoolConfig {
+  int64_t layers = 1;
+  int64_t slots = 0;
+  int64_t H = 0, HV = 0, K = 0, V = 0;
+  MixerKind kind = MixerKind::gdn;
+  DType state_dtype = DType::f32;
+  DType act_dtype = DType::f32;    ///< dtype of ring k and v, conv windows and conv inputs
+  int64_t ring_rows = 0;           ///< largest window (drafts + 1), 1 .. kMaxWindow
+  int64_t conv_channels = 0;       ///< C of the short conv; 0: the layers have none
+  int64_t conv_width = 4;          ///< W, 2 .. 4
+  bool qk_l2norm = true;
+  StateRounding state_rounding = StateRounding::per_commit;
+  FoldPolicy fold_policy = FoldPolicy::on_commit;
+};
+
+/// Handle of an acquired slot. The generation changes with every acquire, so an old handle is recognised.
+struct Slot {
+  int32_t id = -1;
+  int32_t generation = 0;
+  bool operator==(const Slot&) const = default;
+};
+
+/// Exact byte counts of a pool's buffers.
+struct PoolBytes {
+  size_t state = 0;    ///< checkpoints of all layers and slots
+  size_t ring = 0;     ///< k, v, g, beta rows
+  size_t conv = 0;     ///< conv windows and recorded conv inputs
+  size_t cursors = 0;  ///< pending lengths and generations
+  size_t scratch = 0;  ///< one slot's worth, for cyclic copies
+  size_t total() const { return state + ring + conv + cursors + scratch; }
+  bool operator==(const PoolBytes&) const = default;
+};
+
+/// The bytes that a pool of this description allocates. Errors: invalid_argument, unsupported as Pool::create.
+Status pool_bytes(const PoolConfig& config, PoolBytes* bytes);
+
+/// Owns the memory; allocates only in create(). Not thread-safe: calls on one pool, and compute calls on its views, must
+/// be ordered by the caller. Slot 0 is an ordinary slot.
+class Pool {
+ public:
+  /// Errors: invalid_argument, unsupported (a fold policy that is not built), out_of_memory.
+  static Status create(const PoolConfig& config, std::unique_ptr<Pool>* pool);
+  ~Pool();
+  Pool(const Pool&) = delete;
+  Pool& operator=(const Pool&) = delete;
+
+  const PoolConfig& config() const;
+  PoolBytes bytes() const;
+  int64_t free_slots() const;
+
+  /// Takes a free slot: state, conv window, ring and cursors are zero, nothing is pending.
+  /// Error out_of_memory when none is free; the pool is unchanged then.
+  Status acquire(Slot* slot);
+  /// All or none.
+  Status acquire(std::span<Slot> slots);
+  /// Gives a slot back. The handle, and any window pending in it, are void from here on.
+  Status release(Slot slot);
+  /// As if acquired anew, under the same handle: everything zero, nothing pending.
+  Status reset(Slot slot);
+
+  /// Copies state, conv window, ring and pending window from src[i] to dst[i], all at once: every source is read as it was
+  /// before the call, so chains (1->2, 2->3) and cycles (1->2, 2->1) do what they say. No dst twice.
+  Status copy(std::span<const Slot> src, std::span<const Slot> dst);
+
+  /// Writes the logical state of `src` after `n` rows of its pending window to `dst` (state and conv window; nothing
+  /// pending there). `src` is not disturbed. n = 0 is the checkpoint itself.
+  Status materialise(Slot src, int32_t n, Slot dst);
+
+  /// A slot as bytes: state, conv window, pending rows and cursors, with a header that describes them.
+  /// For off-load, pre-emption and hand-over between machines (little-endian).
+  size_t export_size() const;
+  Status export_slot(Slot slot, std::span<std::byte> bytes) const;
+  /// The opposite, into an acquired slot of this or another pool of equal shape and dtypes. Everything in `bytes` is
+  /// checked before the first byte of the pool changes. Pending rows come along, so a commit may follow.
+  Status import_slot(std::span<const std::byte> bytes, Slot slot);
+
+  /// Views for the compute calls. With a layer: [slots,...]; without: [layers,slots,...].
+  TensorView state() const;
+  TensorView state(int64_t layer) const;
+  Ring ring() const;
+  Ring ring(int64_t layer) const;
+  TensorView pending() const;             ///< i32 [layers,slots]
+  TensorView pending(int64_t layer) const;
+  TensorView conv_state() const;          ///< [layers,slots,C,W-1]
+  TensorView conv_state(int64_t layer) const;
+  TensorView conv_ring() const;           ///< [layers,slots,rows,C]
+  TensorView conv_ring(int64_t layer) const;
+  TensorView conv_pending() const;        ///< i32 [layers,slots]
+  TensorView conv_pending(int64_t layer) const;
+  TensorView generations() const;         ///< i32 [slots]
+
+  /// Fills state, ring, pending (and dtypes that go with them) of a call on `layer`; the caller adds the window.
+  void bind(int64_t layer, VerifyArgs* args) const;
+  void bind(int64_t layer, DecodeArgs* args) const;
+  void bind(int64_t layer, ConvArgs* args) const;
+
+ private:
+  struct Impl;
+  explicit Pool(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace ringfold
