@@ -22,7 +22,8 @@ struct StoredTensor {
   std::vector<int64_t> shape;
   std::span<const std::byte> bytes;
 
-  /// As a view, if the dtype is one that ringfold has and the rank fits; nothing otherwise.
+  /// As a view, if the dtype is one that ringfold has, the rank is 1 to TensorView::kMaxRank and the bytes are aligned for
+  /// the dtype (a file with a header of odd length breaks that); nothing otherwise.
   std::optional<TensorView> view() const;
 };
 
