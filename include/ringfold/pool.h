@@ -12,6 +12,8 @@
 
 namespace ringfold {
 
+struct CommitArgs;
+
 /// What a pool is made for. All layers of one pool have the same shape; a model that mixes shapes uses one pool for each.
 struct PoolConfig {
   int64_t layers = 1;
@@ -40,8 +42,8 @@ struct PoolBytes {
   size_t state = 0;    ///< checkpoints of all layers and slots
   size_t ring = 0;     ///< k, v, g, beta rows
   size_t conv = 0;     ///< conv windows and recorded conv inputs
-  size_t cursors = 0;  ///< pending lengths and generations
-  size_t scratch = 0;  ///< one slot's worth, for cyclic copies
+  size_t cursors = 0;  ///< pending lengths, generations, the list of free slots
+  size_t scratch = 0;  ///< one slot's worth and three int32 per slot, for cyclic copies
   size_t total() const { return state + ring + conv + cursors + scratch; }
   bool operator==(const PoolBytes&) const = default;
 };
@@ -110,6 +112,7 @@ class Pool {
   void bind(int64_t layer, ConvArgs* args) const;
 
  private:
+  friend Status commit(Pool& pool, const CommitArgs& args);
   struct Impl;
   explicit Pool(std::unique_ptr<Impl> impl);
   std::unique_ptr<Impl> impl_;

@@ -1,0 +1,113 @@
+// Sizes of a pool, checked before anything is allocated.
+#include <fmt/format.h>
+
+#include <limits>
+
+#include "pool/pool_impl.h"
+
+namespace ringfold {
+namespace {
+
+Status expected(const char* name, const std::string& what, int64_t found) {
+  return {Code::invalid_argument, fmt::format("{}: expected {}, found {}", name, what, found)};
+}
+
+Status check_config(const PoolConfig& c) {
+  constexpr int64_t kMaxSlots = std::numeric_limits<int32_t>::max();
+  if (c.layers < 1) return expected("layers", "at least 1", c.layers);
+  if (c.slots < 1 || c.slots > kMaxSlots) return expected("slots", fmt::format("1..{}", kMaxSlots), c.slots);
+  if (c.H < 1) return expected("H", "at least 1", c.H);
+  if (c.HV < 1 || c.HV % c.H != 0) return expected("HV", fmt::format("a positive multiple of H = {}", c.H), c.HV);
+  if (c.K < 1 || c.K > kMaxHeadDim) return expected("K", fmt::format("1..{}", kMaxHeadDim), c.K);
+  if (c.V < 1 || c.V > kMaxHeadDim) return expected("V", fmt::format("1..{}", kMaxHeadDim), c.V);
+  if (c.ring_rows < 1 || c.ring_rows > kMaxWindow) {
+    return expected("ring_rows", fmt::format("1..{}", kMaxWindow), c.ring_rows);
+  }
+  if (c.conv_channels < 0) return expected("conv_channels", "0 or more", c.conv_channels);
+  if (c.conv_channels > 0 && (c.conv_width < kMinConvWidth || c.conv_width > kMaxConvWidth)) {
+    return expected("conv_width", fmt::format("{}..{}", kMinConvWidth, kMaxConvWidth), c.conv_width);
+  }
+  if (!is_float(c.state_dtype)) {
+    return {Code::invalid_argument, fmt::format("state_dtype: expected f32, bf16 or f16, found {}",
+                                                to_string(c.state_dtype))};
+  }
+  if (!is_float(c.act_dtype)) {
+    return {Code::invalid_argument, fmt::format("act_dtype: expected f32, bf16 or f16, found {}", to_string(c.act_dtype))};
+  }
+  if (c.fold_policy != FoldPolicy::on_commit) {
+    return {Code::unsupported, fmt::format("fold_policy: expected on_commit, the only policy of this build, found {}",
+                                           to_string(c.fold_policy))};
+  }
+  return {};
+}
+
+/// Products and sums that remember an overflow of 63 bits.
+struct Checked {
+  bool overflow = false;
+  int64_t mul(std::initializer_list<int64_t> factors) {
+    int64_t product = 1;
+    for (int64_t f : factors) overflow |= __builtin_mul_overflow(product, f, &product);
+    return product;
+  }
+  int64_t add(std::initializer_list<int64_t> terms) {
+    int64_t sum = 0;
+    for (int64_t t : terms) overflow |= __builtin_add_overflow(sum, t, &sum);
+    return sum;
+  }
+};
+
+}  // namespace
+
+Status make_layout(const PoolConfig& c, PoolLayout* layout) {
+  if (Status s = check_config(c); !s.ok()) return s;
+  const auto act = static_cast<int64_t>(size_of(c.act_dtype));
+  const auto state = static_cast<int64_t>(size_of(c.state_dtype));
+  const bool conv = c.conv_channels > 0;
+  constexpr int64_t kInt = sizeof(int32_t), kFloat = sizeof(float);
+
+  Checked n;
+  PoolLayout out;
+  auto& bytes = out.slot_bytes;
+  bytes[kPending] = kInt;
+  bytes[kConvPending] = conv ? kInt : 0;
+  bytes[kState] = n.mul({c.HV, c.V, c.K, state});
+  bytes[kRingK] = n.mul({c.ring_rows, c.H, c.K, act});
+  bytes[kRingV] = n.mul({c.ring_rows, c.HV, c.V, act});
+  bytes[kRingG] = n.mul({c.ring_rows, c.HV, c.kind == MixerKind::kda ? c.K : 1, kFloat});
+  bytes[kRingBeta] = n.mul({c.ring_rows, c.HV, kFloat});
+  bytes[kConvState] = conv ? n.mul({c.conv_channels, c.conv_width - 1, act}) : 0;
+  bytes[kConvRing] = conv ? n.mul({c.ring_rows, c.conv_channels, act}) : 0;
+
+  std::array<int64_t, kSectionCount> total{};
+  for (int part = 0; part < kSectionCount; ++part) {
+    total[part] = n.mul({c.layers, c.slots, bytes[part]});
+    out.slot_total = n.add({out.slot_total, n.mul({c.layers, bytes[part]})});
+  }
+  const int64_t ring = n.add({total[kRingK], total[kRingV], total[kRingG], total[kRingBeta]});
+  const int64_t conv_bytes = n.add({total[kConvState], total[kConvRing]});
+  // Generation and free list, and one byte of flags.
+  const int64_t cursors = n.add({total[kPending], total[kConvPending], n.mul({c.slots, 2 * kInt + 1})});
+  const int64_t scratch = n.add({out.slot_total, n.mul({c.slots, 3 * kInt})});
+  n.add({total[kState], ring, conv_bytes, cursors, scratch});
+  if (n.overflow) {
+    return {Code::invalid_argument,
+            fmt::format("config: expected a pool of less than 2^63 bytes, found layers {} x slots {} x HV {} x V {} x K {}",
+                        c.layers, c.slots, c.HV, c.V, c.K)};
+  }
+  out.bytes = {.state = static_cast<size_t>(total[kState]),
+               .ring = static_cast<size_t>(ring),
+               .conv = static_cast<size_t>(conv_bytes),
+               .cursors = static_cast<size_t>(cursors),
+               .scratch = static_cast<size_t>(scratch)};
+  *layout = out;
+  return {};
+}
+
+Status pool_bytes(const PoolConfig& config, PoolBytes* bytes) {
+  PoolLayout layout;
+  if (Status s = make_layout(config, &layout); !s.ok()) return s;
+  *bytes = layout.bytes;
+  return {};
+}
+
+}  // namespace ringfold

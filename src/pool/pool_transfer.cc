@@ -1,0 +1,167 @@
+// A slot as bytes: a header of little-endian integers that says what it is, then every section, layer by layer.
+#include <fmt/format.h>
+
+#include <bit>
+#include <cstring>
+
+#include "pool/pool_impl.h"
+
+namespace ringfold {
+namespace {
+
+static_assert(std::endian::native == std::endian::little, "exported slots are little-endian");
+
+constexpr uint64_t kMagic = 0x31544c53444c4652;  // "RFLDSLT1"
+constexpr int64_t kVersion = 1;
+
+/// One number of the header that has to be the same on both sides.
+struct Field {
+  const char* name;
+  int64_t value;
+};
+
+constexpr int kFieldCount = 14;
+/// Magic, the fields, bytes of the payload, checksum.
+constexpr size_t kHeaderWords = 1 + kFieldCount + 2;
+constexpr size_t kHeaderBytes = kHeaderWords * sizeof(uint64_t);
+constexpr size_t kChecksumAt = kHeaderBytes - sizeof(uint64_t);
+
+std::array<Field, kFieldCount> fields_of(const PoolConfig& c) {
+  const bool conv = c.conv_channels > 0;
+  return {{{"version", kVersion},
+           {"layers", c.layers},
+           {"H", c.H},
+           {"HV", c.HV},
+           {"K", c.K},
+           {"V", c.V},
+           {"mixer kind", static_cast<int64_t>(c.kind)},
+           {"state_dtype", static_cast<int64_t>(c.state_dtype)},
+           {"act_dtype", static_cast<int64_t>(c.act_dtype)},
+           {"ring_rows", c.ring_rows},
+           {"conv_channels", c.conv_channels},
+           {"conv_width", conv ? c.conv_width : 0},
+           {"qk_l2norm and state_rounding", (c.qk_l2norm ? 1 : 0) + 2 * static_cast<int64_t>(c.state_rounding)},
+           {"fold_policy", static_cast<int64_t>(c.fold_policy)}}};
+}
+
+uint64_t load_word(std::span<const std::byte> bytes, size_t at) {
+  uint64_t word = 0;
+  std::memcpy(&word, bytes.data() + at, sizeof(word));
+  return word;
+}
+
+void store_word(std::span<std::byte> bytes, size_t at, uint64_t word) {
+  std::memcpy(bytes.data() + at, &word, sizeof(word));
+}
+
+/// FNV-1a over words of eight bytes (the tail padded with zeros). Each step is a bijection of the running value, so a change
+/// within one word always shows. The eight bytes at `skip` do not count.
+uint64_t checksum(std::span<const std::byte> bytes, size_t skip) {
+  uint64_t hash = 0xcbf29ce484222325;
+  for (size_t at = 0; at < bytes.size(); at += sizeof(uint64_t)) {
+    if (at == skip) continue;
+    uint64_t word = 0;
+    std::memcpy(&word, bytes.data() + at, std::min(sizeof(word), bytes.size() - at));
+    hash = (hash ^ word) * 0x100000001b3;
+  }
+  return hash;
+}
+
+bool is_ring(int part) { return (part >= kRingK && part <= kRingBeta) || part == kConvRing; }
+
+Status bad(const char* what, const std::string& expected, const std::string& found) {
+  return {Code::invalid_argument, fmt::format("bytes: expected {} {}, found {}", what, expected, found)};
+}
+
+Status check_header(const PoolConfig& config, std::span<const std::byte> bytes) {
+  if (load_word(bytes, 0) != kMagic) return {Code::invalid_argument, "bytes: expected an exported slot, found other data"};
+  size_t at = sizeof(uint64_t);
+  for (const Field& field : fields_of(config)) {
+    const auto found = static_cast<int64_t>(load_word(bytes, at));
+    if (found != field.value) return bad(field.name, std::to_string(field.value), std::to_string(found));
+    at += sizeof(uint64_t);
+  }
+  const uint64_t payload = load_word(bytes, at);
+  if (payload != bytes.size() - kHeaderBytes) {
+    return bad("bytes of payload", std::to_string(bytes.size() - kHeaderBytes), std::to_string(payload));
+  }
+  const uint64_t sum = load_word(bytes, kChecksumAt), own = checksum(bytes, kChecksumAt);
+  if (sum != own) return bad("checksum", fmt::format("{:016x}", sum), fmt::format("{:016x}", own));
+  return {};
+}
+
+/// The pending lengths lead the payload.
+Status check_pending(const PoolConfig& config, std::span<const std::byte> payload) {
+  const int64_t count = config.layers * (config.conv_channels > 0 ? 2 : 1);
+  for (int64_t i = 0; i < count; ++i) {
+    int32_t rows = 0;
+    std::memcpy(&rows, payload.data() + i * sizeof(rows), sizeof(rows));
+    if (rows < kNoWindow || rows > config.ring_rows) {
+      return bad("pending rows in", fmt::format("{}..{}", kNoWindow, config.ring_rows), std::to_string(rows));
+    }
+  }
+  return {};
+}
+
+}  // namespace
+
+size_t Pool::export_size() const { return kHeaderBytes + static_cast<size_t>(impl_->layout.slot_total); }
+
+Status Pool::export_slot(Slot slot, std::span<std::byte> bytes) const {
+  const PoolStore& p = *impl_;
+  if (Status s = p.check("slot", slot); !s.ok()) return s;
+  if (bytes.size() != export_size()) {
+    return {Code::invalid_argument, fmt::format("bytes: expected {} bytes, found {}", export_size(), bytes.size())};
+  }
+  store_word(bytes, 0, kMagic);
+  size_t at = sizeof(uint64_t);
+  for (const Field& field : fields_of(p.config)) {
+    store_word(bytes, at, static_cast<uint64_t>(field.value));
+    at += sizeof(uint64_t);
+  }
+  store_word(bytes, at, static_cast<uint64_t>(p.layout.slot_total));
+
+  std::byte* to = bytes.data() + kHeaderBytes;
+  for (int part = 0; part < kSectionCount; ++part) {
+    const auto size = static_cast<size_t>(p.layout.slot_bytes[part]);
+    if (size == 0) continue;
+    for (int64_t layer = 0; layer < p.config.layers; ++layer, to += size) {
+      size_t used = size;
+      if (is_ring(part)) {
+        // Rows past the window may hold what an earlier window, or request, left there.
+        const int32_t rows = part == kConvRing ? *p.conv_pending(layer, slot.id) : *p.pending(layer, slot.id);
+        used = size / static_cast<size_t>(p.config.ring_rows) * static_cast<size_t>(rows < 0 ? 0 : rows);
+      }
+      std::memcpy(to, p.at(part, layer, slot.id), used);
+      std::memset(to + used, 0, size - used);
+    }
+  }
+  store_word(bytes, kChecksumAt, checksum(bytes, kChecksumAt));
+  return {};
+}
+
+Status Pool::import_slot(std::span<const std::byte> bytes, Slot slot) {
+  PoolStore& p = *impl_;
+  if (Status s = p.check("slot", slot); !s.ok()) return s;
+  if (bytes.size() != export_size()) {
+    // A header that can be read says better than a length what differs.
+    if (bytes.size() >= kHeaderBytes) {
+      if (Status s = check_header(p.config, bytes); !s.ok()) return s;
+    }
+    return {Code::invalid_argument, fmt::format("bytes: expected {} bytes, found {}", export_size(), bytes.size())};
+  }
+  if (Status s = check_header(p.config, bytes); !s.ok()) return s;
+  if (Status s = check_pending(p.config, bytes.subspan(kHeaderBytes)); !s.ok()) return s;
+
+  const std::byte* from = bytes.data() + kHeaderBytes;
+  for (int part = 0; part < kSectionCount; ++part) {
+    const auto size = static_cast<size_t>(p.layout.slot_bytes[part]);
+    if (size == 0) continue;
+    for (int64_t layer = 0; layer < p.config.layers; ++layer, from += size) {
+      std::memcpy(p.at(part, layer, slot.id), from, size);
+    }
+  }
+  return {};
+}
+
+}  // namespace ringfold
