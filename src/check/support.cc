@@ -218,6 +218,7 @@ TensorView Buffer::carve(DType dtype, const std::vector<int64_t>& shape, const s
 
 void Buffer::claim(const TensorView& view) {
   const size_t size = size_of(view.dtype);
+  gaps_.clear();
   for_each(view, [&](const std::byte* p) {
     const auto at = static_cast<size_t>(p - memory_.data());
     for (size_t i = 0; i < size; ++i) claimed_.at(at + i) = true;
@@ -227,11 +228,21 @@ void Buffer::claim(const TensorView& view) {
 void Buffer::poison() { std::fill(memory_.begin(), memory_.end(), poison_); }
 
 std::string Buffer::damage() const {
-  for (size_t i = 0; i < memory_.size(); ++i) {
-    if (claimed_[i] || memory_[i] == poison_) continue;
-    const auto at = static_cast<int64_t>(i) - kGuard;
-    return "byte " + std::to_string(at) + " of " + std::to_string(static_cast<int64_t>(memory_.size()) - 2 * kGuard) +
-           ", outside the view, was overwritten";
+  if (gaps_.empty()) {
+    for (size_t i = 0; i < memory_.size();) {
+      const size_t begin = i;
+      while (i < memory_.size() && !claimed_[i]) ++i;
+      if (i > begin) gaps_.emplace_back(begin, i);
+      while (i < memory_.size() && claimed_[i]) ++i;
+    }
+  }
+  for (const auto& [begin, end] : gaps_) {
+    for (size_t i = begin; i < end; ++i) {
+      if (memory_[i] == poison_) continue;
+      const auto size = static_cast<int64_t>(memory_.size()) - 2 * kGuard;
+      return "byte " + std::to_string(static_cast<int64_t>(i) - kGuard) + " of " + std::to_string(size) +
+             ", outside the view, was overwritten";
+    }
   }
   return "";
 }

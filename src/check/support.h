@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "ringfold/status.h"
@@ -47,6 +48,10 @@ class Buffer {
   enum class Pitch { packed, padded };
 
   Buffer() = default;
+  Buffer(Buffer&&) = default;  // views stay valid: the memory does not move
+  Buffer& operator=(Buffer&&) = default;
+  Buffer(const Buffer&) = delete;
+  Buffer& operator=(const Buffer&) = delete;
   /// Raw memory of `bytes`, from which views are carved.
   explicit Buffer(int64_t bytes, DType poison_as = DType::f32);
   /// One tensor. `padded`: every stride but the innermost is wider than need be, by an odd number of elements, and the first
@@ -70,6 +75,7 @@ class Buffer {
 
   Bytes memory_;
   std::vector<bool> claimed_;
+  mutable std::vector<std::pair<size_t, size_t>> gaps_;  ///< [begin, end) of what is not claimed; made by damage()
   std::byte poison_{0xFF};
   TensorView view_;
 };

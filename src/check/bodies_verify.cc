@@ -1,0 +1,195 @@
+// C1, C2, C3, C10, C16: what verify reads, writes and records.
+#include <cmath>
+
+#include "check/bodies.h"
+#include "check/conv_world.h"
+#include "check/error_bound.h"
+
+namespace ringfold::check {
+namespace {
+
+Buffer copy_of(const TensorView& view) {
+  Buffer buffer(view.dtype, std::vector<int64_t>(view.shape.begin(), view.shape.begin() + view.rank));
+  copy(view, buffer.view());
+  return buffer;
+}
+
+/// Recorded gate values against double, and within their range.
+void gates_are_right(Judge& judge, const World& world, const Ring& recorded, const Sequence& sequence, int64_t layer, int64_t t,
+                     const std::string& where) {
+  const oracle::Layer gates = world.params[layer].oracle_layer();
+  const oracle::Token token = sequence.token(t);
+  const std::vector<float> g = floats(recorded.g), beta = floats(recorded.beta);
+  const int64_t channels = world.config.gate == Gate::gdn ? 1 : world.config.K;
+  for (int64_t i = 0; i < world.config.HV * channels; ++i) {
+    double argument = 0;
+    const double want = oracle::log_decay(gates, i / channels, i % channels, token.a[i], &argument);
+    judge.that(g[i] <= 0 && std::abs(g[i] - want) <= gate_tolerance(argument) * std::abs(want) + kTinyGate,
+               "ring g of " + where + ": " + std::to_string(g[i]) + ", the oracle has " + std::to_string(want));
+  }
+  for (int64_t hv = 0; hv < world.config.HV; ++hv) {
+    const double want = oracle::sigmoid(token.b[hv]);
+    judge.that(std::abs(beta[hv] - want) <= kSigmoidError * want,
+               "ring beta of " + where + ": " + std::to_string(beta[hv]) + ", the oracle has " + std::to_string(want));
+  }
+}
+
+}  // namespace
+
+void verify_only_reads(Judge& judge, const Config& config, std::string_view impl) {
+  const World world(config, impl);
+  const Store store = world.make_store();
+  const Bytes before = pack(store.state());
+  for (int64_t l = 0; l < config.layers; ++l) {
+    Batch batch = world.batch(l);
+    batch.want_snapshots();
+    world.verify(judge, store, l, batch);
+    judge.untouched(store.state(), before, "state, by verify of layer " + std::to_string(l));
+  }
+  const ConvWorld conv(config, impl);
+  const ConvWorld::Memory memory = conv.make_memory();
+  const Bytes window = pack(memory.state);
+  ConvWorld::Call call = conv.call(memory, conv.rows());
+  conv.verify(judge, memory, call);
+  judge.untouched(memory.state, window, "conv window, by conv_verify");
+}
+
+void recording_is_silent(Judge& judge, const Config& config, std::string_view impl) {
+  const World world(config, impl);
+  Batch plain = world.batch(0);
+  {
+    const Store store = world.make_store();
+    VerifyArgs args = world.verify_args(store, 0, plain);
+    args.ring = {};
+    args.pending = {};
+    judge.ok(verify(args), "verify without a ring");
+  }
+  for (const auto& [ring, snapshots] : {std::pair{true, false}, {false, true}, {true, true}}) {
+    const Store store = world.make_store();
+    Batch batch = world.batch(0);
+    if (snapshots) batch.want_snapshots();
+    VerifyArgs args = world.verify_args(store, 0, batch);
+    if (!ring) args.ring = {};
+    judge.ok(verify(args), "verify");
+    batch.guards(judge);
+    store.guards(judge);
+    judge.same(batch.out, plain.out, std::string("outputs with") + (ring ? " ring" : "") + (snapshots ? " snapshots" : ""));
+  }
+  // An fp32 output is the same value before its rounding.
+  const Store store = world.make_store();
+  Batch wide(config, config.layout, world.rows(0), DType::f32);
+  world.verify(judge, store, 0, wide);
+  Buffer rounded = copy_of(plain.out);
+  const std::vector<float> values = floats(wide.out);
+  size_t i = 0;
+  fill(rounded.view(), [&] { return values[i++]; });
+  judge.same(plain.out, rounded.view(), "outputs, against fp32 outputs rounded once,");
+}
+
+void ring_holds_inputs(Judge& judge, const Config& config, std::string_view impl) {
+  World world(config, impl);
+  const Store store = world.make_store();
+  for (int64_t l = 0; l < config.layers; ++l) {
+    Sequence& special = world.sequences[l][0];  // signs of zeros and denormals are bits too
+    const TensorView k0 = slice(merge(special.k.view(), 0, 3), 0, 1), v0 = slice(merge(special.v.view(), 0, 3), 0, 1);
+    fill(k0, [] { return -0.0f; });
+    fill(v0, [] { return 6e-8f; });  // denormal in f16
+    Batch batch = world.batch(l);
+    world.verify(judge, store, l, batch);
+    for (size_t r = 0; r < world.slots.size(); ++r) {
+      for (int64_t t = 0; t < world.lengths[r]; ++t) {
+        const Ring row = store.ring_row(l, world.slots[r], t);
+        const std::string where = World::where(l, static_cast<int64_t>(r), t);
+        judge.untouched(row.k, pack(world.sequences[l][r].k.view().at(t)), "ring k of " + where);
+        judge.untouched(row.v, pack(world.sequences[l][r].v.view().at(t)), "ring v of " + where);
+        gates_are_right(judge, world, row, world.sequences[l][r], l, t, where);
+      }
+    }
+    const std::vector<int32_t> pending = ints(store.pending(l));
+    for (size_t r = 0; r < world.slots.size(); ++r) {
+      judge.that(pending[world.slots[r]] == world.lengths[r], "pending length after verify: expected " +
+                     std::to_string(world.lengths[r]) + ", found " + std::to_string(pending[world.slots[r]]));
+    }
+  }
+  // g and beta are what the recurrence used: folding rows whose gates are then changed must differ (C4 shows the other half).
+  Store altered = world.make_store();
+  altered.copy_from(store);
+  fill_zero(altered.ring().beta);
+  const int32_t slot = world.slots[0];
+  world.fold(judge, altered, {slot}, {static_cast<int32_t>(world.lengths[0])});
+  world.fold(judge, store, {slot}, {static_cast<int32_t>(world.lengths[0])});
+  judge.that(!difference(altered.state(0, slot), store.state(0, slot)).empty(), "fold does not read beta from the ring");
+}
+
+void second_window_replaces(Judge& judge, const Config& config, std::string_view impl) {
+  const World world(config, impl);
+  const Store twice = world.make_store(), once = world.make_store();
+  std::vector<Row> second;
+  std::vector<Sequence> tokens;
+  tokens.reserve(world.slots.size());
+  std::vector<int32_t> accepted;
+  const int64_t shorter = std::max<int64_t>(1, config.window - 1);
+  for (size_t r = 0; r < world.slots.size(); ++r) {
+    tokens.emplace_back(config, shorter, 0, 100 + static_cast<int64_t>(r));
+    second.push_back({&tokens.back(), 0, shorter, world.slots[r]});
+    accepted.push_back(static_cast<int32_t>(shorter));
+  }
+  for (int64_t l = 0; l < config.layers; ++l) {
+    Batch first = world.batch(l);
+    world.verify(judge, twice, l, first);
+    Batch again = world.batch(config.layout, second), fresh = world.batch(config.layout, second);
+    world.verify(judge, twice, l, again);
+    world.verify(judge, once, l, fresh);
+    judge.same(again.out, fresh.out, "outputs of a window that replaces another");
+  }
+  judge.same(twice.pending(), once.pending(), "pending lengths after a window was replaced");
+  if (shorter < world.lengths[0]) {  // the first window was longer; its extra rows are gone
+    const RowBuffers ids({world.slots[0]}), counts({static_cast<int32_t>(world.lengths[0])}), status({77});
+    FoldArgs args = world.fold_args(twice, ids, counts);
+    args.row_status = status.view;
+    judge.ok(fold(args), "fold of more rows than the second window has");
+    judge.rows(status.view, {RowStatus::accept_out_of_range}, "fold of more rows than the second window has");
+  }
+  world.fold(judge, twice, world.slots, accepted);
+  world.fold(judge, once, world.slots, accepted);
+  judge.same(twice.state(), once.state(), "states after a window was replaced");
+}
+
+void fast_is_bounded(Judge& judge, const Config& config, std::string_view impl) {
+  const World world(config, impl);
+  const Store store = world.make_store(), exact = world.make_store();
+  const Bytes state = pack(store.state()), ring = pack(store.ring().k);
+  Batch fast(config, config.layout, world.rows(0), DType::f32);
+  const Bytes out = pack(fast.out);
+  VerifyArgs args = world.verify_args(store, 0, fast);
+  args.numerics = Numerics::fast;
+  const Status status = verify(args);
+  if (!status.ok()) {
+    judge.refused(status, Code::unsupported, "verify with fast numerics");
+    judge.untouched(store.state(), state, "state, by a refused verify");
+    judge.untouched(store.ring().k, ring, "ring, by a refused verify");
+    judge.untouched(fast.out, out, "outputs, by a refused verify");
+    throw Skip{"fast numerics are refused: " + status.message()};
+  }
+  Batch reference = world.batch(0);
+  world.verify(judge, exact, 0, reference);
+  judge.same(store.ring().v, exact.ring().v, "ring v of fast numerics");
+  judge.same(store.ring().g, exact.ring().g, "ring g of fast numerics");
+  judge.same(store.ring().beta, exact.ring().beta, "ring beta of fast numerics");
+  for (size_t r = 0; r < world.slots.size(); ++r) {
+    const std::vector<float> start = floats(store.state(0, world.slots[r])), got = floats(fast.out_row(r));
+    oracle::Recurrence oracle(world.params[0].oracle_layer(), {start.begin(), start.end()});
+    double error = 0, norm = 0;
+    for (int64_t t = 0, i = 0; t < world.lengths[r]; ++t) {
+      for (double want : oracle.step(world.sequences[0][r].token(t))) {
+        error += (got[i] - want) * (got[i] - want);
+        norm += want * want;
+        ++i;
+      }
+    }
+    judge.that(std::sqrt(error) <= 2e-5 * std::sqrt(norm), "fast outputs of row " + std::to_string(r) +
+                   ": relative error above the bound 2e-5 of the specification");
+  }
+}
+
+}  // namespace ringfold::check

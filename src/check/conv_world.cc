@@ -1,0 +1,130 @@
+#include "check/conv_world.h"
+
+#include <algorithm>
+
+namespace ringfold::check {
+
+ConvWorld::ConvWorld(const Config& c, std::string_view name) : config(c), impl(name) {
+  const World shape([&] {  // the same rows, lengths and slots as the mixer's world
+    Config small = c;
+    small.H = small.HV = small.K = small.V = small.layers = 1;
+    return small;
+  }(), name);
+  slots = shape.slots;
+  lengths = shape.lengths;
+  num_slots = shape.num_slots;
+  C = std::min<int64_t>(2 * c.H * c.K + c.HV * c.V, 131);
+  W = kMinConvWidth + static_cast<int64_t>(c.seed % 3);
+  silu = c.seed % 4 != 3;
+  weight = Buffer(c.gates, {C, W}, c.layout == Layout::strided ? Buffer::Pitch::padded : Buffer::Pitch::packed);
+  bias = Buffer(c.gates, {C});
+  fill_normal(weight.view(), mix({static_cast<int64_t>(c.seed), 10}), 0.5f);
+  fill_normal(bias.view(), mix({static_cast<int64_t>(c.seed), 11}), 0.5f);
+  for (int64_t r = 0; r < c.rows; ++r) {
+    sequences.emplace_back(c.act, std::vector<int64_t>{c.window, C});
+    fill_normal(sequences.back().view(), mix({static_cast<int64_t>(c.seed), 12, r}));
+  }
+}
+
+ConvWorld::Memory ConvWorld::make_memory() const {
+  Memory m;
+  const bool strided = config.layout == Layout::strided;
+  const auto pitch = strided ? Buffer::Pitch::padded : Buffer::Pitch::packed;
+  if (strided) {  // time outside channels in memory
+    m.state_buffer = Buffer(config.act, {num_slots, W - 1, C}, pitch);
+    m.state = m.state_buffer.view().permute({0, 2, 1});
+  } else {
+    m.state_buffer = Buffer(config.act, {num_slots, C, W - 1}, pitch);
+    m.state = m.state_buffer.view();
+  }
+  m.ring_buffer = Buffer(config.act, {num_slots, config.window + 1, C}, pitch);
+  m.ring = m.ring_buffer.view();
+  m.pending_buffer = Buffer(DType::i32, {num_slots});
+  m.pending = m.pending_buffer.view();
+  set_ints(m.pending, std::vector<int32_t>(static_cast<size_t>(num_slots), kNoWindow));
+  for (int32_t slot : slots) fill_normal(m.state.at(slot), mix({static_cast<int64_t>(config.seed), 13, slot}));
+  return m;
+}
+
+std::vector<ConvWorld::ConvRow> ConvWorld::rows() const {
+  std::vector<ConvRow> all;
+  for (size_t r = 0; r < slots.size(); ++r) all.push_back({slice(sequences[r].view(), 0, lengths[r]), lengths[r], slots[r]});
+  return all;
+}
+
+TensorView ConvWorld::Call::out_row(int64_t row, int64_t count) const {
+  return args.out.rank == 2 ? slice(args.out, first[static_cast<size_t>(row)], count) : args.out.at(row);
+}
+
+ConvWorld::Call ConvWorld::call(const Memory& memory, const std::vector<ConvRow>& some, std::optional<DType> out_dtype) const {
+  Call result;
+  const bool ragged = config.layout == Layout::ragged;
+  const auto pitch = config.layout == Layout::strided ? Buffer::Pitch::padded : Buffer::Pitch::packed;
+  std::vector<int32_t> ids, bounds{0};
+  for (const ConvRow& row : some) {
+    result.first.push_back(bounds.back());
+    bounds.push_back(bounds.back() + static_cast<int32_t>(row.count));
+    ids.push_back(row.slot);
+  }
+  const auto B = static_cast<int64_t>(some.size());
+  std::vector<int64_t> shape{B, B == 0 ? 0 : some[0].count, C};
+  if (ragged) shape = {bounds.back(), C};
+  result.buffers.emplace_back(config.act, shape, pitch);
+  result.args.x = result.buffers.back().view();
+  result.buffers.emplace_back(out_dtype.value_or(config.act), shape, pitch);
+  result.args.out = result.buffers.back().view();
+  for (size_t r = 0; r < some.size(); ++r) {
+    if (some[r].x.rank == 0) continue;
+    copy(some[r].x, ragged ? slice(result.args.x, result.first[r], some[r].count)
+                           : result.args.x.at(static_cast<int64_t>(r)));
+  }
+  const auto add = [&](const std::vector<int32_t>& values) {
+    RowBuffers rows(values, config.layout == Layout::strided);
+    result.buffers.push_back(std::move(rows.buffer));
+    return rows.view;
+  };
+  result.args.slot_ids = add(ids);
+  result.args.row_status = add(std::vector<int32_t>(ids.size(), 77));
+  if (ragged) result.args.cu_seqlens = add(bounds);
+  result.args.weight = weight.view();
+  if (config.seed % 3 != 1) result.args.bias = bias.view();
+  result.args.silu = silu;
+  result.args.conv_state = memory.state;
+  result.args.conv_ring = memory.ring;
+  result.args.pending = memory.pending;
+  result.args.impl = impl;
+  return result;
+}
+
+void ConvWorld::guards(Judge& judge, const Memory& memory, const Call* call) const {
+  judge.intact(memory.state_buffer, "conv state buffer");
+  judge.intact(memory.ring_buffer, "conv ring buffer");
+  judge.intact(memory.pending_buffer, "conv pending buffer");
+  if (call == nullptr) return;
+  for (const Buffer& buffer : call->buffers) judge.intact(buffer, "conv call buffer");
+}
+
+void ConvWorld::verify(Judge& judge, const Memory& memory, Call& call) const {
+  judge.ok(conv_verify(call.args), "conv_verify");
+  guards(judge, memory, &call);
+}
+
+void ConvWorld::decode(Judge& judge, const Memory& memory, Call& call) const {
+  judge.ok(conv_decode(call.args), "conv_decode");
+  guards(judge, memory, &call);
+}
+
+void ConvWorld::commit(Judge& judge, const Memory& memory, const std::vector<int32_t>& slot_ids,
+                       const std::vector<int32_t>& counts) const {
+  const RowBuffers ids(slot_ids), accepted(counts);
+  ConvCommitArgs args;
+  args.conv_state = memory.state;
+  args.conv_ring = memory.ring;
+  args.slot_ids = ids.view;
+  args.num_accepted = accepted.view;
+  args.impl = impl;
+  judge.ok(conv_commit(args), "conv_commit");
+  guards(judge, memory, nullptr);
+}
+
+}  // namespace ringfold::check

@@ -1,0 +1,454 @@
+#include "check/world.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+namespace ringfold::check {
+namespace {
+
+oracle::Doubles doubles(const TensorView& view) {
+  const std::vector<float> values = floats(view);
+  return {values.begin(), values.end()};
+}
+
+std::vector<int64_t> with_channels(const Config& c, std::vector<int64_t> shape) {
+  if (c.gate != Gate::gdn) shape.push_back(c.K);
+  return shape;
+}
+
+Buffer::Pitch pitch_of(const Config& c) {
+  return c.layout == Layout::strided ? Buffer::Pitch::padded : Buffer::Pitch::packed;
+}
+
+}  // namespace
+
+void Judge::that(bool holds, const std::string& what) {
+  ++checks_;
+  if (!holds) throw Failure{what};
+}
+
+void Judge::ok(const Status& status, const std::string& what) {
+  that(status.ok(), what + ": " + to_string(status.code()) + ": " + status.message());
+}
+
+void Judge::refused(const Status& status, Code code, const std::string& what) {
+  that(status.code() == code, what + ": expected " + to_string(code) + ", found " + to_string(status.code()) + " " +
+                                  status.message());
+  that(!status.message().empty(), what + ": refused without a message");
+}
+
+void Judge::same(const TensorView& got, const TensorView& want, const std::string& what) {
+  const std::string text = difference(got, want);
+  that(text.empty(), what + " " + text);
+}
+
+void Judge::same_bytes(const Bytes& got, const Bytes& want, const std::string& what) {
+  that(got == want, what + ": bytes differ");
+}
+
+void Judge::untouched(const TensorView& view, const Bytes& before, const std::string& what) {
+  const std::string text = changed(view, before);
+  that(text.empty(), what + " was changed " + text);
+}
+
+void Judge::zeros(const TensorView& view, const std::string& what) {
+  for (std::byte b : pack(view)) {
+    if (b != std::byte{0}) that(false, what + ": expected zeros");
+  }
+  that(true, what);
+}
+
+void Judge::finite(const TensorView& view, const std::string& what) {
+  for (float f : floats(view)) {
+    if (!std::isfinite(f)) that(false, what + ": found " + std::to_string(f));
+  }
+  that(true, what);
+}
+
+void Judge::intact(const Buffer& buffer, const std::string& what) {
+  const std::string text = buffer.damage();
+  that(text.empty(), what + ": " + text);
+}
+
+void Judge::rows(const TensorView& row_status, const std::vector<RowStatus>& want, const std::string& what) {
+  const std::vector<int32_t> got = ints(row_status);
+  for (size_t r = 0; r < want.size(); ++r) {
+    that(got.at(r) == static_cast<int32_t>(want[r]),
+         what + ": row " + std::to_string(r) + " has status " + std::to_string(got[r]) + " (" +
+             to_string(static_cast<RowStatus>(got[r])) + "), expected " + to_string(want[r]));
+  }
+}
+
+Params::Params(const Config& c, int64_t layer) : config_(c) {
+  A_log = Buffer(DType::f32, {c.HV});
+  dt_bias = Buffer(DType::f32, with_channels(c, {c.HV}), pitch_of(c));
+  Rng rng(mix({static_cast<int64_t>(c.seed), 1, layer}));
+  fill(A_log.view(), [&] { return rng.uniform(-1.5f, 2.7f); });  // rates 0.2 .. 15, as trained models have
+  fill(dt_bias.view(), [&] { return rng.uniform(-3.0f, 1.0f); });
+  if (c.gate == Gate::kda_safe) lower_bound = -5.0f;
+  if (c.gate != Gate::kda_safe && c.seed % 3 == 2) {
+    softplus_beta = 1.5f;
+    softplus_threshold = 2.0f;  // low, so that both branches are taken
+  }
+}
+
+Mixer Params::mixer() const {
+  Mixer m;
+  m.kind = config_.gate == Gate::gdn ? MixerKind::gdn : MixerKind::kda;
+  m.A_log = A_log.view();
+  m.dt_bias = dt_bias.view();
+  m.softplus_beta = softplus_beta;
+  m.softplus_threshold = softplus_threshold;
+  m.lower_bound = lower_bound;
+  m.qk_l2norm = config_.qk_l2norm;
+  if (config_.seed % 5 == 3) m.scale = 0.3125f;
+  return m;
+}
+
+oracle::Layer Params::oracle_layer() const {
+  const Mixer m = mixer();
+  oracle::Layer layer;
+  layer.kind = m.kind;
+  layer.H = config_.H, layer.HV = config_.HV, layer.K = config_.K, layer.V = config_.V;
+  layer.A_log = doubles(A_log.view());
+  layer.dt_bias = doubles(dt_bias.view());
+  layer.softplus_beta = m.softplus_beta;
+  layer.softplus_threshold = m.softplus_threshold;
+  if (m.lower_bound) layer.lower_bound = *m.lower_bound;
+  if (m.scale) layer.scale = *m.scale;
+  layer.qk_l2norm = m.qk_l2norm;
+  return layer;
+}
+
+Sequence::Sequence(const Config& c, int64_t n, int64_t layer, int64_t stream) : tokens(n) {
+  q = Buffer(c.act, {n, c.H, c.K});
+  k = Buffer(c.act, {n, c.H, c.K});
+  v = Buffer(c.act, {n, c.HV, c.V});
+  a = Buffer(c.gates, with_channels(c, {n, c.HV}));
+  b = Buffer(c.gates, {n, c.HV});
+  const auto seed = [&](int64_t what) { return mix({static_cast<int64_t>(c.seed), 2, layer, stream, what}); };
+  // Without l2norm the keys come short enough for the delta rule to contract (|k| about 1).
+  const float sigma = c.qk_l2norm ? 1.0f : 0.8f / std::sqrt(static_cast<float>(c.K));
+  fill_normal(q.view(), seed(0), sigma);
+  fill_normal(k.view(), seed(1), sigma);
+  fill_normal(v.view(), seed(2));
+  fill_normal(a.view(), seed(3), 1.5f);
+  fill_normal(b.view(), seed(4), 2.0f);
+}
+
+oracle::Token Sequence::token(int64_t t) const {
+  return {doubles(q.view().at(t)), doubles(k.view().at(t)), doubles(v.view().at(t)), doubles(a.view().at(t)),
+          doubles(b.view().at(t))};
+}
+
+Batch::Batch(const Config& c, Layout layout, std::vector<Row> rows, std::optional<DType> out_dtype)
+    : config_(c), layout_(layout), rows_(std::move(rows)) {
+  const auto B = static_cast<int64_t>(rows_.size());
+  std::vector<int32_t> slot_ids, cu_seqlens{0};
+  for (const Row& row : rows_) {
+    first_token_.push_back(tokens_);
+    tokens_ += row.count;
+    slot_ids.push_back(row.slot);
+    cu_seqlens.push_back(static_cast<int32_t>(tokens_));
+    if (layout != Layout::ragged && row.count != rows_[0].count) throw Failure{"kit: rows of a dense batch differ in length"};
+  }
+  place_inputs();
+
+  const bool ragged = layout == Layout::ragged, strided = layout == Layout::strided;
+  std::vector<int64_t> shape = ragged ? std::vector<int64_t>{tokens_} : std::vector<int64_t>{B, B == 0 ? 0 : rows_[0].count};
+  shape.insert(shape.end(), {c.HV, c.V});
+  buffers_.emplace_back(out_dtype.value_or(c.act), shape, strided ? Buffer::Pitch::padded : Buffer::Pitch::packed);
+  out = buffers_.back().view();
+
+  RowBuffers ids(slot_ids, strided);
+  buffers_.push_back(std::move(ids.buffer));
+  window.slot_ids = ids.view;
+  RowBuffers statuses(std::vector<int32_t>(slot_ids.size(), 77), strided);
+  buffers_.push_back(std::move(statuses.buffer));
+  row_status = statuses.view;
+  if (ragged) {
+    RowBuffers bounds(cu_seqlens);
+    buffers_.push_back(std::move(bounds.buffer));
+    window.cu_seqlens = bounds.view;
+  }
+}
+
+void Batch::place_inputs() {
+  const Config& c = config_;
+  const bool kda = c.gate != Gate::gdn;
+  const int64_t qk = c.H * c.K, vs = c.HV * c.V, as = c.HV * (kda ? c.K : 1), bs = c.HV;
+  struct Part {
+    TensorView* view;
+    DType dtype;
+    int64_t width;
+    std::vector<int64_t> inner;
+    const Buffer Sequence::*source;
+  };
+  std::vector<int64_t> a_inner{c.HV};
+  if (kda) a_inner.push_back(c.K);
+  const Part parts[] = {{&window.q, c.act, qk, {c.H, c.K}, &Sequence::q},
+                        {&window.k, c.act, qk, {c.H, c.K}, &Sequence::k},
+                        {&window.v, c.act, vs, {c.HV, c.V}, &Sequence::v},
+                        {&window.a, c.gates, as, a_inner, &Sequence::a},
+                        {&window.b, c.gates, bs, {c.HV}, &Sequence::b}};
+  const auto B = static_cast<int64_t>(rows_.size());
+  const bool strided = layout_ == Layout::strided;
+  // Strided: act tensors share one packed row per token, a and b another, with gaps of NaN between them.
+  const int64_t gap = 3;
+  const int64_t act_row = 2 * qk + vs + 4 * gap, gate_row = as + bs + 3 * gap;
+  if (strided) {
+    buffers_.emplace_back((tokens_ * act_row + 1) * static_cast<int64_t>(size_of(c.act)), c.act);
+    buffers_.emplace_back((tokens_ * gate_row + 1) * static_cast<int64_t>(size_of(c.gates)), c.gates);
+  }
+  int64_t act_at = gap, gate_at = gap;
+  for (const Part& part : parts) {
+    TensorView flat;
+    std::vector<int64_t> shape{tokens_}, stride;
+    shape.insert(shape.end(), part.inner.begin(), part.inner.end());
+    if (!strided) {
+      buffers_.emplace_back(part.dtype, shape);
+      flat = buffers_.back().view();
+    } else {
+      const bool gates = part.view == &window.a || part.view == &window.b;
+      int64_t& at = gates ? gate_at : act_at;
+      stride = strides_of(shape, 0);
+      stride[0] = gates ? gate_row : act_row;
+      flat = buffers_[gates ? 1 : 0].carve(part.dtype, shape, stride, at * static_cast<int64_t>(size_of(part.dtype)));
+      at += part.width + gap;
+    }
+    for (size_t r = 0; r < rows_.size(); ++r) {
+      const Row& row = rows_[r];
+      if (row.sequence == nullptr || row.count == 0) continue;
+      copy(slice((row.sequence->*part.source).view(), row.first, row.count), slice(flat, first_token_[r], row.count));
+    }
+    *part.view = flat;
+    if (layout_ == Layout::ragged) continue;
+    std::vector<int64_t> dense{B, B == 0 ? 0 : rows_[0].count}, dense_stride{flat.stride[0] * dense[1], flat.stride[0]};
+    for (int d = 1; d < flat.rank; ++d) {
+      dense.push_back(flat.shape[d]);
+      dense_stride.push_back(flat.stride[d]);
+    }
+    *part.view = make_view(flat.data, part.dtype, dense, dense_stride);
+  }
+}
+
+TensorView Batch::out_tokens() const {
+  if (layout_ == Layout::ragged) return out;
+  if (layout_ == Layout::dense) return merge(out, 0, 2);
+  throw Failure{"kit: a strided output has no token dimension"};
+}
+
+TensorView Batch::out_row(size_t row) const {
+  return layout_ == Layout::ragged ? slice(out, first_token_[row], rows_[row].count) : out.at(static_cast<int64_t>(row));
+}
+
+TensorView Batch::snapshot(size_t row, int64_t t) const {
+  return layout_ == Layout::ragged ? snapshots.at(first_token_[row] + t) : snapshots.at(static_cast<int64_t>(row)).at(t);
+}
+
+void Batch::want_snapshots() {
+  std::vector<int64_t> shape(out.shape.begin(), out.shape.begin() + out.rank);
+  shape.push_back(config_.K);
+  buffers_.emplace_back(config_.state, shape, layout_ == Layout::strided ? Buffer::Pitch::padded : Buffer::Pitch::packed);
+  snapshots = buffers_.back().view();
+}
+
+void Batch::guards(Judge& judge) const {
+  for (size_t i = 0; i < buffers_.size(); ++i) judge.intact(buffers_[i], "batch buffer " + std::to_string(i));
+}
+
+Store::Store(const Config& c, int64_t num_slots, int64_t rows) : config_(c), slots_(num_slots), ring_rows_(rows) {
+  const auto pitch = pitch_of(c);
+  const int64_t L = c.layers;
+  state_ = Buffer(c.state, {L, slots_, c.HV, c.V, c.K}, pitch);
+  pending_ = Buffer(DType::i32, {L, slots_}, pitch);
+  ring_beta_ = Buffer(DType::f32, {L, slots_, rows, c.HV}, pitch);
+  ring_g_ = Buffer(DType::f32, with_channels(c, {L, slots_, rows, c.HV}), pitch);
+  ring_beta_view_ = ring_beta_.view();
+  ring_g_view_ = ring_g_.view();
+  if (c.layout == Layout::strided) {  // heads outside rows in memory, as some engines keep them
+    ring_k_ = Buffer(c.act, {L, slots_, c.H, rows, c.K}, pitch);
+    ring_v_ = Buffer(c.act, {L, slots_, c.HV, rows, c.V}, pitch);
+    ring_k_view_ = ring_k_.view().permute({0, 1, 3, 2, 4});
+    ring_v_view_ = ring_v_.view().permute({0, 1, 3, 2, 4});
+  } else {
+    ring_k_ = Buffer(c.act, {L, slots_, rows, c.H, c.K}, pitch);
+    ring_v_ = Buffer(c.act, {L, slots_, rows, c.HV, c.V}, pitch);
+    ring_k_view_ = ring_k_.view();
+    ring_v_view_ = ring_v_.view();
+  }
+  fill({});
+}
+
+void Store::fill(const std::vector<int32_t>& used, int64_t stream) {
+  for (Buffer* buffer : {&state_, &ring_k_, &ring_v_, &ring_g_, &ring_beta_}) buffer->poison();
+  for (int64_t l = 0; l < config_.layers; ++l) {
+    for (int32_t slot : used) {
+      fill_normal(state(l, slot), mix({static_cast<int64_t>(config_.seed), 3, stream, l, slot}), 0.5f);
+    }
+  }
+  set_ints(pending(), std::vector<int32_t>(static_cast<size_t>(pending().elements()), kNoWindow));
+}
+
+Ring Store::ring() const { return {ring_k_view_, ring_v_view_, ring_g_view_, ring_beta_view_}; }
+
+Ring Store::ring(int64_t layer) const {
+  const Ring all = ring();
+  return {all.k.at(layer), all.v.at(layer), all.g.at(layer), all.beta.at(layer)};
+}
+
+Ring Store::ring_row(int64_t layer, int64_t slot, int64_t t) const {
+  const Ring all = ring(layer);
+  return {all.k.at(slot).at(t), all.v.at(slot).at(t), all.g.at(slot).at(t), all.beta.at(slot).at(t)};
+}
+
+void Store::copy_from(const Store& other) {
+  const Ring from = other.ring(), to = ring();
+  copy(other.state(), state());
+  copy(from.k, to.k);
+  copy(from.v, to.v);
+  copy(from.g, to.g);
+  copy(from.beta, to.beta);
+  copy(other.pending(), pending());
+}
+
+void Store::guards(Judge& judge) const {
+  judge.intact(state_, "state buffer");
+  judge.intact(ring_k_, "ring k buffer");
+  judge.intact(ring_v_, "ring v buffer");
+  judge.intact(ring_g_, "ring g buffer");
+  judge.intact(ring_beta_, "ring beta buffer");
+  judge.intact(pending_, "pending buffer");
+}
+
+RowBuffers::RowBuffers(const std::vector<int32_t>& values, bool strided) {
+  const auto n = static_cast<int64_t>(values.size());
+  const int64_t step = strided ? 3 : 1;
+  buffer = Buffer(4 * std::max<int64_t>(n * step, 1), DType::i32);
+  view = buffer.carve(DType::i32, {n}, {step}, 0);
+  set_ints(view, values);
+}
+
+World::World(const Config& c, std::string_view name) : config(c), impl(name) {
+  num_slots = c.rows + 3;
+  Rng rng(mix({static_cast<int64_t>(c.seed), 4}));
+  slots = rng.permutation(num_slots);
+  // Real work on slot 0 and on the last slot: move both among the first `rows` entries.
+  const auto bring = [&](int32_t slot, size_t place) { std::swap(*std::find(slots.begin(), slots.end(), slot), slots[place]); };
+  const auto last = static_cast<int32_t>(num_slots - 1);
+  bring(c.seed % 2 == 0 || c.rows > 1 ? 0 : last, 0);
+  if (c.rows > 1) bring(last, static_cast<size_t>(c.rows - 1));
+  slots.resize(static_cast<size_t>(c.rows));
+  for (int64_t r = 0; r < c.rows; ++r) {
+    const bool whole = c.layout != Layout::ragged || r == 0;
+    lengths.push_back(whole ? c.window : r == 2 ? 0 : 1 + rng.below(c.window));
+  }
+  for (int64_t l = 0; l < c.layers; ++l) {
+    params.emplace_back(c, l);
+    sequences.emplace_back();
+    for (int64_t r = 0; r < c.rows; ++r) sequences.back().emplace_back(c, c.window, l, r);
+  }
+}
+
+Store World::make_store(int64_t stream) const {
+  Store s(config, num_slots, config.window + 1);
+  s.fill(slots, stream);
+  return s;
+}
+
+std::vector<Row> World::rows(int64_t layer) const {
+  std::vector<Row> all;
+  for (size_t r = 0; r < slots.size(); ++r) all.push_back({&sequences[layer][r], 0, lengths[r], slots[r]});
+  return all;
+}
+
+VerifyArgs World::verify_args(const Store& store, int64_t layer, Batch& batch) const {
+  VerifyArgs args;
+  args.mixer = params[layer].mixer();
+  args.window = batch.window;
+  args.state = store.state(layer);
+  args.out = batch.out;
+  args.ring = store.ring(layer);
+  args.snapshots = batch.snapshots;
+  args.pending = store.pending(layer);
+  args.row_status = batch.row_status;
+  args.state_rounding = config.rounding;
+  args.impl = impl;
+  return args;
+}
+
+DecodeArgs World::decode_args(const Store& store, int64_t layer, Batch& batch) const {
+  DecodeArgs args;
+  args.mixer = params[layer].mixer();
+  args.window = batch.window;
+  args.state = store.state(layer);
+  args.out = batch.out;
+  args.pending = store.pending(layer);
+  args.row_status = batch.row_status;
+  args.state_rounding = config.rounding;
+  args.impl = impl;
+  return args;
+}
+
+FoldArgs World::fold_args(const Store& store, const RowBuffers& slot_ids, const RowBuffers& accepted) const {
+  FoldArgs args;
+  args.qk_l2norm = config.qk_l2norm;
+  args.state = store.state();
+  args.ring = store.ring();
+  args.slot_ids = slot_ids.view;
+  args.num_accepted = accepted.view;
+  args.pending = store.pending();
+  args.state_rounding = config.rounding;
+  args.impl = impl;
+  return args;
+}
+
+void World::verify(Judge& judge, const Store& store, int64_t layer, Batch& batch) const {
+  judge.ok(ringfold::verify(verify_args(store, layer, batch)), "verify");
+  judge.rows(batch.row_status, std::vector<RowStatus>(batch.rows().size(), RowStatus::done), "verify");
+  batch.guards(judge);
+  store.guards(judge);
+}
+
+void World::decode(Judge& judge, const Store& store, int64_t layer, Batch& batch) const {
+  judge.ok(ringfold::decode(decode_args(store, layer, batch)), "decode");
+  judge.rows(batch.row_status, std::vector<RowStatus>(batch.rows().size(), RowStatus::done), "decode");
+  batch.guards(judge);
+  store.guards(judge);
+}
+
+void World::fold(Judge& judge, const Store& store, const std::vector<int32_t>& slot_ids,
+                 const std::vector<int32_t>& counts) const {
+  const bool strided = config.layout == Layout::strided;
+  const RowBuffers ids(slot_ids, strided), accepted(counts, strided);
+  judge.ok(ringfold::fold(fold_args(store, ids, accepted)), "fold");
+  store.guards(judge);
+}
+
+Buffer World::decoded_state(Judge& judge, const Store& start, int64_t layer, size_t row, int64_t n) const {
+  Config one = config;
+  one.layout = Layout::dense;
+  one.layers = 1;
+  Store own(one, 1, 1);
+  own.fill({0});
+  copy(start.state(layer, slots[row]), own.state(0, 0));
+  const int64_t step = grouping_matters() ? n : 1;
+  for (int64_t t = 0; t < n; t += step) {
+    Batch batch(one, Layout::dense, {{&sequences[layer][row], t, step, 0}});
+    DecodeArgs args = decode_args(own, 0, batch);
+    args.mixer = params[layer].mixer();
+    judge.ok(ringfold::decode(args), "decode");
+  }
+  Buffer result(config.state, {config.HV, config.V, config.K});
+  copy(own.state(0, 0), result.view());
+  return result;
+}
+
+std::string World::where(int64_t layer, int64_t row, int64_t token) {
+  std::string text = "layer " + std::to_string(layer) + " row " + std::to_string(row);
+  if (token >= 0) text += " token " + std::to_string(token);
+  return text;
+}
+
+}  // namespace ringfold::check

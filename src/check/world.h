@@ -1,0 +1,171 @@
+// The small world that a contract body runs in: parameters, token sequences, memory for states and rings, batches.
+// Everything is hostile by default: poisoned, guarded, unused slots and gaps full of NaN.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "check/check.h"
+#include "check/support.h"
+#include "ref/oracle.h"
+#include "ringfold/ringfold.h"
+
+namespace ringfold::check {
+
+/// Thrown by a body at the first difference; run_line turns it into an Outcome.
+struct Failure {
+  std::string message;
+};
+/// Thrown by a body that cannot judge here.
+struct Skip {
+  std::string reason;
+};
+
+/// Counts comparisons, throws Failure at the first that does not hold.
+class Judge {
+ public:
+  int64_t checks() const { return checks_; }
+  void that(bool holds, const std::string& what);
+  void ok(const Status& status, const std::string& what);
+  /// An error of exactly this code, with a message.
+  void refused(const Status& status, Code code, const std::string& what);
+  /// The same bits.
+  void same(const TensorView& got, const TensorView& want, const std::string& what);
+  void same_bytes(const Bytes& got, const Bytes& want, const std::string& what);
+  /// Byte for byte as before.
+  void untouched(const TensorView& view, const Bytes& before, const std::string& what);
+  void zeros(const TensorView& view, const std::string& what);
+  void finite(const TensorView& view, const std::string& what);
+  void intact(const Buffer& buffer, const std::string& what);
+  void rows(const TensorView& row_status, const std::vector<RowStatus>& want, const std::string& what);
+
+ private:
+  int64_t checks_ = 0;
+};
+
+/// Parameters of one layer, and what the implementation under test is called.
+class Params {
+ public:
+  Params(const Config& config, int64_t layer);
+  Mixer mixer() const;
+  oracle::Layer oracle_layer() const;
+  Buffer A_log, dt_bias;
+  std::optional<float> lower_bound;
+  float softplus_beta = 1.0f, softplus_threshold = 20.0f;
+
+ private:
+  Config config_;
+};
+
+/// n tokens of one layer, packed, in the dtypes of the config. All values differ per token, head and layer.
+struct Sequence {
+  Sequence(const Config& config, int64_t tokens, int64_t layer, int64_t stream);
+  Buffer q, k, v, a, b;  ///< [n,H,K] .. [n,HV]
+  int64_t tokens = 0;
+  oracle::Token token(int64_t t) const;
+};
+
+/// Which tokens a row of a batch gets. `sequence` null: the row's inputs stay poisoned.
+struct Row {
+  const Sequence* sequence = nullptr;
+  int64_t first = 0, count = 0;
+  int32_t slot = -1;
+};
+
+/// The inputs, output and statuses of one call. Dense and strided batches need rows of equal length.
+class Batch {
+ public:
+  Batch(const Config& config, Layout layout, std::vector<Row> rows, std::optional<DType> out_dtype = {});
+  Window window;
+  TensorView out;         ///< like v
+  TensorView row_status;  ///< i32 [B]
+  TensorView snapshots;   ///< state dtype, like v with K appended; absent until want_snapshots()
+  const std::vector<Row>& rows() const { return rows_; }
+  int64_t first_token(size_t row) const { return first_token_[row]; }
+  /// [tokens,HV,V], whatever the layout.
+  TensorView out_tokens() const;
+  TensorView out_row(size_t row) const;       ///< [count,HV,V]
+  TensorView snapshot(size_t row, int64_t t) const;  ///< [HV,V,K]
+  void want_snapshots();
+  void guards(Judge& judge) const;
+
+ private:
+  void place_inputs();
+  Config config_;
+  Layout layout_;
+  std::vector<Row> rows_;
+  std::vector<int64_t> first_token_;
+  int64_t tokens_ = 0;
+  std::vector<Buffer> buffers_;
+};
+
+/// States, rings and cursors of `layers` x `slots`, caller-owned (no Pool).
+class Store {
+ public:
+  Store(const Config& config, int64_t slots, int64_t ring_rows);
+  /// Random states in these slots of all layers; every other slot, and every ring row, poisoned; nothing pending.
+  void fill(const std::vector<int32_t>& slots, int64_t stream = 0);
+  TensorView state() const { return state_.view(); }
+  TensorView state(int64_t layer) const { return state().at(layer); }
+  TensorView state(int64_t layer, int64_t slot) const { return state(layer).at(slot); }
+  Ring ring() const;
+  Ring ring(int64_t layer) const;
+  /// Row t of a slot: a Ring whose views are [H,K], [HV,V], ...
+  Ring ring_row(int64_t layer, int64_t slot, int64_t t) const;
+  TensorView pending() const { return pending_.view(); }
+  TensorView pending(int64_t layer) const { return pending().at(layer); }
+  int64_t slots() const { return slots_; }
+  void copy_from(const Store& other);
+  void guards(Judge& judge) const;
+
+ private:
+  Config config_;
+  int64_t slots_, ring_rows_;
+  Buffer state_, ring_k_, ring_v_, ring_g_, ring_beta_, pending_;
+  TensorView ring_k_view_, ring_v_view_, ring_g_view_, ring_beta_view_;
+};
+
+struct RowBuffers {
+  explicit RowBuffers(const std::vector<int32_t>& values, bool strided = false);
+  Buffer buffer;
+  TensorView view;
+};
+
+/// One config on one implementation: what most bodies start from.
+class World {
+ public:
+  World(const Config& config, std::string_view impl);
+
+  Config config;
+  std::string impl;
+  std::vector<Params> params;                  ///< per layer
+  std::vector<std::vector<Sequence>> sequences;  ///< [layer][row], config.window tokens each
+  std::vector<int32_t> slots;                  ///< of the rows: random order, slot 0 and the last slot among them
+  std::vector<int64_t> lengths;                ///< of the rows; all config.window unless ragged
+  int64_t num_slots = 0;
+
+  Store make_store(int64_t stream = 0) const;
+  std::vector<Row> rows(int64_t layer) const;
+  Batch batch(int64_t layer) const { return Batch(config, config.layout, rows(layer)); }
+  Batch batch(Layout layout, std::vector<Row> some_rows) const { return Batch(config, layout, std::move(some_rows)); }
+
+  /// Arguments with everything bound; bodies drop or change what they test.
+  VerifyArgs verify_args(const Store& store, int64_t layer, Batch& batch) const;
+  DecodeArgs decode_args(const Store& store, int64_t layer, Batch& batch) const;
+  FoldArgs fold_args(const Store& store, const RowBuffers& slot_ids, const RowBuffers& accepted) const;
+
+  void verify(Judge& judge, const Store& store, int64_t layer, Batch& batch) const;
+  void decode(Judge& judge, const Store& store, int64_t layer, Batch& batch) const;
+  void fold(Judge& judge, const Store& store, const std::vector<int32_t>& slot_ids, const std::vector<int32_t>& counts) const;
+
+  /// The state after the first n tokens of a row, by plain decoding from the store's state, [HV,V,K] packed. One token per call
+  /// where rounding does not depend on grouping, one call of n tokens otherwise.
+  Buffer decoded_state(Judge& judge, const Store& start, int64_t layer, size_t row, int64_t n) const;
+  /// A word on where a failure is: "layer 1 row 0 token 2".
+  static std::string where(int64_t layer, int64_t row, int64_t token = -1);
+  bool grouping_matters() const { return config.state != DType::f32 && config.rounding == StateRounding::per_commit; }
+};
+
+}  // namespace ringfold::check
