@@ -1,0 +1,272 @@
+#include "trace/rig.h"
+
+#include <gtest/gtest.h>
+
+namespace ringfold::test {
+namespace {
+
+using check::fill;
+using check::fill_normal;
+using check::mix;
+using check::pack;
+using check::slice;
+using check::unpack;
+
+int64_t gate_width(const PoolConfig& c) { return c.kind == MixerKind::kda ? c.HV * c.K : c.HV; }
+
+/// The last dimension of a packed row cut into heads: [..., C] from channel `from` on as [..., heads, dim].
+TensorView heads(const TensorView& packed, int64_t from, int64_t count, int64_t dim) {
+  TensorView view = packed;
+  view.data = static_cast<std::byte*>(packed.data) + from * static_cast<int64_t>(size_of(packed.dtype));
+  view.shape[packed.rank - 1] = count;
+  view.stride[packed.rank - 1] = dim;
+  view.shape[packed.rank] = dim;
+  view.stride[packed.rank] = 1;
+  view.rank = packed.rank + 1;
+  return view;
+}
+
+/// [tokens, ...] as [B, T, ...].
+TensorView dense(const TensorView& ragged, int64_t rows) {
+  TensorView view = ragged;
+  view.rank = ragged.rank + 1;
+  for (int d = ragged.rank; d > 0; --d) {
+    view.shape[d] = ragged.shape[d - 1];
+    view.stride[d] = ragged.stride[d - 1];
+  }
+  view.shape[0] = rows;
+  view.shape[1] = ragged.shape[0] / rows;
+  view.stride[0] = view.shape[1] * view.stride[1];
+  return view;
+}
+
+}  // namespace
+
+TensorView StepResult::row(int64_t layer, size_t r) const {
+  return slice(out[static_cast<size_t>(layer)].view(), first[r], first[r + 1] - first[r]);
+}
+
+Target target_of(const Pool& pool) {
+  Target t;
+  for (int64_t layer = 0; layer < pool.config().layers; ++layer) {
+    t.state.push_back(pool.state(layer));
+    t.ring.push_back(pool.ring(layer));
+    t.pending.push_back(pool.pending(layer));
+    t.conv_state.push_back(pool.conv_state(layer));
+    t.conv_ring.push_back(pool.conv_ring(layer));
+    t.conv_pending.push_back(pool.conv_pending(layer));
+  }
+  return t;
+}
+
+Rig::Rig(const RigConfig& config) : config_(config) {
+  PoolConfig& c = config_.pool;
+  channels_ = 2 * c.H * c.K + c.HV * c.V;
+  c.conv_channels = config.conv ? channels_ : 0;
+  const auto seed = [&](int64_t what) { return mix({static_cast<int64_t>(config.seed), what}); };
+  x_ = Buffer(c.act_dtype, {c.layers, config.vocab, channels_});
+  a_ = Buffer(DType::f32, {c.layers, config.vocab, gate_width(c)});
+  b_ = Buffer(DType::f32, {c.layers, config.vocab, c.HV});
+  A_log_ = Buffer(DType::f32, {c.layers, c.HV});
+  dt_bias_ = Buffer(DType::f32, {c.layers, gate_width(c)});
+  conv_weight_ = Buffer(c.act_dtype, {c.layers, channels_, c.conv_width});
+  conv_bias_ = Buffer(c.act_dtype, {c.layers, channels_});
+  fill_normal(x_.view(), seed(1));
+  fill_normal(a_.view(), seed(2), 2.0f);
+  fill_normal(b_.view(), seed(3), 1.5f);
+  fill_normal(A_log_.view(), seed(4), 0.7f, -1.0f);
+  fill_normal(dt_bias_.view(), seed(5), 0.5f);
+  fill_normal(conv_weight_.view(), seed(6), 0.5f);
+  fill_normal(conv_bias_.view(), seed(7), 0.1f);
+}
+
+std::unique_ptr<Pool> Rig::make_pool() const {
+  std::unique_ptr<Pool> pool;
+  const Status s = Pool::create(config_.pool, &pool);
+  EXPECT_TRUE(s.ok()) << s.message();
+  return pool;
+}
+
+Mixer Rig::mixer(int64_t layer) const {
+  const PoolConfig& c = config_.pool;
+  Mixer m;
+  m.kind = c.kind;
+  m.A_log = A_log_.view().at(layer);
+  m.dt_bias = dt_bias_.view().at(layer);
+  if (c.kind == MixerKind::kda) m.dt_bias = heads(m.dt_bias, 0, c.HV, c.K);
+  if (config_.safe_gate) m.lower_bound = -5.0f;
+  m.qk_l2norm = c.qk_l2norm;
+  return m;
+}
+
+Buffer Rig::gather(const Buffer& table, int64_t layer, const std::vector<Row>& rows) const {
+  int64_t tokens = 0;
+  for (const Row& row : rows) tokens += static_cast<int64_t>(row.tokens.size());
+  Buffer out(table.view().dtype, {tokens, table.view().shape[2]});  // poisoned: NaN
+  int64_t at = 0;
+  for (const Row& row : rows) {
+    for (int token : row.tokens) {
+      if (token >= 0) check::copy(table.view().at(layer).at(token), out.view().at(at));
+      ++at;
+    }
+  }
+  return out;
+}
+
+StepResult Rig::step(bool decode, const Target& target, const std::vector<Row>& rows, const StepOptions& options) const {
+  StepResult result;
+  result.first.push_back(0);
+  Buffer slot_ids(DType::i32, {static_cast<int64_t>(rows.size())});
+  std::vector<int32_t> ids;
+  for (const Row& row : rows) {
+    ids.push_back(row.slot);
+    result.first.push_back(result.first.back() + static_cast<int32_t>(row.tokens.size()));
+  }
+  check::set_ints(slot_ids.view(), ids);
+  result.out.resize(static_cast<size_t>(layers()));
+  std::vector<int32_t> order = options.layers;
+  for (int32_t layer = 0; options.layers.empty() && layer < layers(); ++layer) order.push_back(layer);
+  for (int32_t layer : order) run_layer(decode, layer, target, rows, slot_ids.view(), options, &result);
+  return result;
+}
+
+void Rig::run_layer(bool decode, int64_t layer, const Target& target, const std::vector<Row>& rows,
+                    const TensorView& slot_ids, const StepOptions& options, StepResult* result) const {
+  const PoolConfig& c = config_.pool;
+  const auto B = static_cast<int64_t>(rows.size());
+  const int64_t tokens = result->first.back();
+  const Buffer x = gather(x_, layer, rows), a = gather(a_, layer, rows), b = gather(b_, layer, rows);
+  const Buffer conv_out(c.act_dtype, {tokens, channels_});
+  Buffer& out = result->out[static_cast<size_t>(layer)];
+  out = Buffer(config_.out_dtype, {tokens, c.HV, c.V});
+  const Buffer cu(DType::i32, {B + 1}), status(DType::i32, {B}), conv_status(DType::i32, {B});
+  check::set_ints(cu.view(), result->first);
+  const auto shaped = [&](const TensorView& view) { return options.dense ? dense(view, B) : view; };
+
+  if (config_.conv) {
+    ConvArgs conv;
+    conv.x = shaped(x.view());
+    conv.weight = conv_weight_.view().at(layer);
+    conv.bias = conv_bias_.view().at(layer);
+    conv.conv_state = target.conv_state[layer];
+    if (!decode) conv.conv_ring = target.conv_ring[layer];
+    conv.out = shaped(conv_out.view());
+    conv.slot_ids = slot_ids;
+    if (!options.dense) conv.cu_seqlens = cu.view();
+    if (!target.conv_pending.empty()) conv.pending = target.conv_pending[layer];
+    if (options.with_status) conv.row_status = conv_status.view();
+    conv.impl = options.impl;
+    const Status s = decode ? conv_decode(conv) : conv_verify(conv);
+    if (!s.ok() && result->status.ok()) result->status = s;
+    if (result->trouble.empty()) result->trouble = conv_out.damage();
+  }
+  const TensorView packed = config_.conv ? conv_out.view() : x.view();
+  Window w;
+  w.q = shaped(heads(packed, 0, c.H, c.K));
+  w.k = shaped(heads(packed, c.H * c.K, c.H, c.K));
+  w.v = shaped(heads(packed, 2 * c.H * c.K, c.HV, c.V));
+  w.a = shaped(c.kind == MixerKind::kda ? heads(a.view(), 0, c.HV, c.K) : a.view());
+  w.b = shaped(b.view());
+  w.slot_ids = slot_ids;
+  if (!options.dense) w.cu_seqlens = cu.view();
+
+  const auto common = [&](auto& args) {
+    args.mixer = mixer(layer);
+    args.window = w;
+    args.state = target.state[layer];
+    args.out = shaped(out.view());
+    if (!target.pending.empty()) args.pending = target.pending[layer];
+    if (options.with_status) args.row_status = status.view();
+    args.state_rounding = c.state_rounding;
+    args.impl = options.impl;
+  };
+  Status s;
+  if (decode) {
+    DecodeArgs args;
+    common(args);
+    s = ringfold::decode(args);
+  } else {
+    VerifyArgs args;
+    common(args);
+    args.ring = target.ring[layer];
+    s = ringfold::verify(args);
+  }
+  if (!s.ok() && result->status.ok()) result->status = s;
+  if (result->trouble.empty()) result->trouble = out.damage();
+  if (!options.with_status) return;
+  const std::vector<int32_t> found = check::ints(status.view());
+  if (result->row_status.empty()) result->row_status = found;
+  if (result->row_status != found) result->trouble = "two layers disagree about a row";
+  if (config_.conv && found != check::ints(conv_status.view())) result->trouble = "conv and mixer disagree about a row";
+}
+
+Plain::Plain(const Rig& rig) : rig_(rig) {
+  const PoolConfig& c = rig.pool_config();
+  for (int64_t layer = 0; layer < c.layers; ++layer) {
+    state_.emplace_back(c.state_dtype, std::vector<int64_t>{1, c.HV, c.V, c.K});
+    conv_.emplace_back(c.act_dtype, std::vector<int64_t>{1, rig.channels(), c.conv_width - 1});
+  }
+}
+
+Plain::State Plain::zero() const {
+  State s;
+  for (size_t layer = 0; layer < state_.size(); ++layer) {
+    s.state.emplace_back(pack(state_[layer].view()).size());
+    s.conv.emplace_back(pack(conv_[layer].view()).size());
+  }
+  return s;
+}
+
+std::vector<Bytes> Plain::decode(State* s, const std::vector<int>& tokens, std::string_view impl) {
+  const PoolConfig& c = rig_.pool_config();
+  std::vector<Bytes> out(state_.size());
+  if (c.state_dtype != DType::f32 && c.state_rounding == StateRounding::per_commit) {
+    if (!tokens.empty()) decode_group(s, tokens, impl, &out);
+    return out;
+  }
+  for (int token : tokens) decode_group(s, {token}, impl, &out);
+  return out;
+}
+
+void Plain::decode_group(State* s, const std::vector<int>& tokens, std::string_view impl, std::vector<Bytes>* out) {
+  Target t;
+  for (size_t layer = 0; layer < state_.size(); ++layer) {
+    unpack(s->state[layer], state_[layer].view());
+    unpack(s->conv[layer], conv_[layer].view());
+    t.state.push_back(state_[layer].view());
+    t.conv_state.push_back(conv_[layer].view());
+  }
+  const StepResult r = rig_.decode(t, {{.slot = 0, .tokens = tokens}}, {.impl = impl});
+  EXPECT_TRUE(r.status.ok()) << r.status.message();
+  EXPECT_EQ(r.trouble, "");
+  for (size_t layer = 0; layer < state_.size(); ++layer) {
+    s->state[layer] = pack(state_[layer].view());
+    s->conv[layer] = pack(conv_[layer].view());
+    const Bytes o = pack(r.out[layer].view());
+    (*out)[layer].insert((*out)[layer].end(), o.begin(), o.end());
+  }
+  s->history.push_back(tokens);
+}
+
+Plain::State Plain::replay(const State& s, std::string_view impl) {
+  State again = zero();
+  std::vector<Bytes> out(state_.size());
+  for (const std::vector<int>& group : s.history) decode_group(&again, group, impl, &out);
+  return again;
+}
+
+std::string compare_slot(const Pool& pool, int32_t id, const Plain::State& want) {
+  for (int64_t layer = 0; layer < pool.config().layers; ++layer) {
+    const auto where = [&](const char* what) {
+      return std::string(what) + " of slot " + std::to_string(id) + ", layer " + std::to_string(layer) + " ";
+    };
+    if (std::string d = check::changed(pool.state(layer).at(id), want.state[layer]); !d.empty()) return where("state") + d;
+    if (pool.conv_state().empty()) continue;
+    if (std::string d = check::changed(pool.conv_state(layer).at(id), want.conv[layer]); !d.empty()) {
+      return where("conv window") + d;
+    }
+  }
+  return "";
+}
+
+}  // namespace ringfold::test
