@@ -12,8 +12,6 @@
 
 namespace ringfold {
 
-struct CommitArgs;
-
 /// What a pool is made for. All layers of one pool have the same shape; a model that mixes shapes uses one pool for each.
 struct PoolConfig {
   int64_t layers = 1;
@@ -112,7 +110,6 @@ class Pool {
   void bind(int64_t layer, ConvArgs* args) const;
 
  private:
-  friend Status commit(Pool& pool, const CommitArgs& args);
   struct Impl;
   explicit Pool(std::unique_ptr<Impl> impl);
   std::unique_ptr<Impl> impl_;

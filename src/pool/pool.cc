@@ -27,13 +27,13 @@ bool PoolStore::allocate() {
     if (section[part] == nullptr) return false;
   }
   generation = zeroed<int32_t>(config.slots);
-  flags = zeroed<uint8_t>(config.slots);
+  acquired = zeroed<uint8_t>(config.slots);
   free_list = zeroed<int32_t>(config.slots);
   scratch = zeroed<std::byte>(layout.slot_total);
   copy_from = zeroed<int32_t>(config.slots);
   copy_uses = zeroed<int32_t>(config.slots);
   copy_ready = zeroed<int32_t>(config.slots);
-  return generation && flags && free_list && scratch && copy_from && copy_uses && copy_ready;
+  return generation && acquired && free_list && scratch && copy_from && copy_uses && copy_ready;
 }
 
 void PoolStore::set_pending(int64_t slot, int32_t value) {
@@ -70,7 +70,7 @@ Status PoolStore::check(const char* what, Slot slot) const {
     return {Code::invalid_argument, fmt::format("{}: expected generation {} of slot {}, found a handle of generation {}",
                                                 what, generation[slot.id], slot.id, slot.generation)};
   }
-  if (!acquired(slot.id)) {
+  if (!acquired[slot.id]) {
     return {Code::invalid_argument, fmt::format("{}: expected an acquired slot, found slot {}, which is free", what,
                                                 slot.id)};
   }
@@ -78,7 +78,7 @@ Status PoolStore::check(const char* what, Slot slot) const {
 }
 
 Status PoolStore::check(const char* what, size_t index, Slot slot) const {
-  if (slot.id >= 0 && slot.id < config.slots && slot.generation == generation[slot.id] && acquired(slot.id)) return {};
+  if (slot.id >= 0 && slot.id < config.slots && slot.generation == generation[slot.id] && acquired[slot.id]) return {};
   return check(fmt::format("{}[{}]", what, index).c_str(), slot);
 }
 
@@ -124,7 +124,7 @@ Status Pool::acquire(std::span<Slot> slots) {
   for (Slot& slot : slots) {
     const int32_t id = p.free_list[--p.free_count];
     p.clear_slot(id);
-    p.flags[id] = PoolStore::kAcquired;
+    p.acquired[id] = 1;
     p.generation[id] = p.generation[id] == std::numeric_limits<int32_t>::max() ? 1 : p.generation[id] + 1;
     slot = {.id = id, .generation = p.generation[id]};
   }
@@ -135,7 +135,7 @@ Status Pool::release(Slot slot) {
   PoolStore& p = *impl_;
   if (Status s = p.check("slot", slot); !s.ok()) return s;
   p.set_pending(slot.id, kNotAcquired);
-  p.flags[slot.id] = 0;
+  p.acquired[slot.id] = 0;
   p.free_list[p.free_count++] = slot.id;
   return {};
 }

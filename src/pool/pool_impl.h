@@ -52,7 +52,7 @@ struct PoolStore {
   PoolLayout layout;
   std::array<AlignedArray<std::byte>, kSectionCount> section;
   AlignedArray<int32_t> generation;  ///< [slots]
-  AlignedArray<uint8_t> flags;       ///< [slots], kAcquired and the marks of a call that is running
+  AlignedArray<uint8_t> acquired;    ///< [slots], 0 or 1
   AlignedArray<int32_t> free_list;   ///< [slots], a stack; the first free_count are free
   int64_t free_count = 0;
   AlignedArray<std::byte> scratch;   ///< one slot, all sections and layers
@@ -60,15 +60,10 @@ struct PoolStore {
   AlignedArray<int32_t> copy_uses;   ///< [slots], how many copies still read the slot
   AlignedArray<int32_t> copy_ready;  ///< [slots], stack of slots that may be overwritten
 
-  static constexpr uint8_t kAcquired = 1;
-  static constexpr uint8_t kRowMark = 2;    ///< a row of the running commit names the slot
-  static constexpr uint8_t kTwiceMark = 4;  ///< more than one does
-
   /// Allocates everything; false when memory is exhausted.
   bool allocate();
 
   bool has_conv() const { return config.conv_channels > 0; }
-  bool acquired(int64_t slot) const { return (flags[slot] & kAcquired) != 0; }
 
   /// Address of a slot of a layer in a section.
   std::byte* at(int part, int64_t layer, int64_t slot) const {
