@@ -1,0 +1,97 @@
+// ringfold bench: rows beside their twins.
+#include <fmt/format.h>
+
+#include <cstdio>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "bench/bench.h"
+#include "cli/commands.h"
+#include "cli/progress.h"
+
+namespace ringfold::cli {
+namespace {
+
+constexpr const char* kFooter =
+    R"(Every row is checked against the reference, then timed beside two twins in the same run: one moves the same bytes, one does the
+same number of multiply-adds from registers. ratio = slower twin / ringfold; 1 means that nothing is left to gain.
+Examples:
+  ringfold bench                    the standard set
+  ringfold bench --list             keys of all rows, nothing timed
+  ringfold bench decode b16         rows whose key contains decode or b16
+  ringfold bench verify --impl reference --threads 1 --json
+Exit codes: 0 done, 1 a row's results differ from the reference.)";
+
+struct BenchCommand {
+  bench::Options options;
+  bool json = false;
+};
+
+nlohmann::json to_json(const bench::Row& row) {
+  return {
+      {"key", row.key},    {"impl", row.impl},   {"desc", to_string(row.desc)},        {"threads", row.threads},
+      {"us", row.us},      {"bytes", row.bytes}, {"bytes_twin_us", row.bytes_twin_us}, {"fma_twin_us", row.fma_twin_us},
+      {"ratio", row.ratio}};
+}
+
+void print_header() {
+  fmt::print("{:<44} {:<12} {:>3} {:>11} {:>10} {:>8} {:>11} {:>11} {:>6}\n", "row", "impl", "thr", "us", "MB", "GB/s",
+             "bytes twin", "fma twin", "ratio");
+}
+
+void print_row(const bench::Row& row) {
+  fmt::print("{:<44} {:<12} {:>3} {:>11.1f} {:>10.2f} {:>8.2f} {:>11.1f} {:>11.1f} {:>6.2f}\n", row.key, row.impl,
+             row.threads, row.us, row.bytes / 1e6, row.us > 0 ? row.bytes / row.us / 1e3 : 0.0, row.bytes_twin_us,
+             row.fma_twin_us, row.ratio);
+}
+
+void run_command(BenchCommand& command) {
+  std::vector<bench::Row> rows;
+  {
+    Progress progress;
+    command.options.progress = [&](int done, int total, const bench::Row& last) {
+      progress.update(done, total, last.key);
+    };
+    const Status status = bench::run(command.options, &rows);
+    if (status.code() == Code::internal) throw CommandError(status.message(), kExitFailed);
+    require(status, "");
+  }
+  if (rows.empty())
+    throw CommandError("bench: expected a filter that matches a row (see ringfold bench --list), found none");
+  if (command.json) {
+    nlohmann::json list = nlohmann::json::array();
+    for (const bench::Row& row : rows) list.push_back(to_json(row));
+    fmt::print("{}\n", nlohmann::json({{"version", version()}, {"rows", list}}).dump());
+    return;
+  }
+  if (!command.options.list_only) print_header();
+  for (const bench::Row& row : rows) {
+    if (command.options.list_only) {
+      fmt::print("{}\n", row.key);
+    } else {
+      print_row(row);
+    }
+  }
+}
+
+}  // namespace
+
+void add_bench(CLI::App& app, int* exit_code) {
+  auto command = std::make_shared<BenchCommand>();
+  CLI::App* sub = app.add_subcommand("bench", "Time rows beside twins that move the same bytes and do the same fmas.");
+  sub->footer(kFooter);
+  sub->add_option("filters", command->options.filters, "run rows whose key contains one of these");
+  sub->add_option("--impl", command->options.impl, "force an implementation");
+  sub->add_option("--threads", command->options.threads, "CPU threads; 0: all cores")->check(CLI::Range(0, 1024));
+  sub->add_option("--seconds", command->options.seconds_per_row, "time per row")
+      ->check(CLI::Range(0.001, 60.0))
+      ->capture_default_str();
+  sub->add_flag("--list", command->options.list_only, "print the keys, time nothing");
+  sub->add_flag("--json", command->json, "print the rows as one JSON line");
+  sub->callback([command, exit_code] {
+    run_command(*command);
+    *exit_code = kExitOk;
+  });
+}
+
+}  // namespace ringfold::cli

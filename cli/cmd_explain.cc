@@ -1,0 +1,238 @@
+// ringfold explain: what would run, why, and what it costs.
+#include <fmt/format.h>
+
+#include <array>
+#include <cstdio>
+#include <map>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "cli/commands.h"
+#include "ringfold/registry.h"
+
+namespace ringfold::cli {
+namespace {
+
+constexpr const char* kFooter =
+    R"(Traffic is bytes of state and ring per step and request, for each fold policy, next to storing one state per draft token.
+Only on_commit is built; the others are listed for comparison.
+Examples:
+  ringfold explain --preset qwen3.5-35b --window 4 --rows 32
+  ringfold explain --op fold --mixer kda --shape 32,32,128,128 --state bf16 --act bf16
+  ringfold explain --preset kimi-linear --impl reference --json)";
+
+/// Published shapes of one recurrent layer, and how many such layers the model has (1 where only the layer is described).
+struct Preset {
+  MixerKind kind;
+  int64_t H, HV, K, V;
+  int64_t layers;
+  const char* what;
+};
+
+const std::map<std::string, Preset>& presets() {
+  static const std::map<std::string, Preset> table = {
+      {"qwen3.5-35b", {MixerKind::gdn, 16, 32, 128, 128, 30, "Qwen3.5-35B-A3B, 30 recurrent layers"}},
+      {"qwen3.5-27b", {MixerKind::gdn, 16, 48, 128, 128, 48, "Qwen3.5-27B, 48 recurrent layers"}},
+      {"kimi-linear", {MixerKind::kda, 32, 32, 128, 128, 20, "Kimi-Linear-48B-A3B, 20 recurrent layers"}},
+      {"k3-tp8", {MixerKind::kda, 12, 12, 128, 128, 1, "Kimi K3 on 8 devices, one layer of one device"}},
+  };
+  return table;
+}
+
+struct ExplainCommand {
+  std::string op = "verify", mixer = "gdn", state = "f32", act = "bf16", numerics = "exact", rounding = "per_commit",
+              policy = "on_commit", device = "cpu", preset, impl;
+  std::vector<int64_t> shape;
+  int64_t window = 4, rows = 1, layers = 0, channels = 0, conv_width = 4;
+  int threads = 0;
+  double accepted = 3.0;
+  bool json = false;
+};
+
+template <class Enum>
+Enum value_of(const char* option, const std::string& name, const char* expected) {
+  const std::optional<Enum> value = parse<Enum>(name);
+  if (!value) throw CommandError(fmt::format("{}: expected {}, found '{}'", option, expected, name));
+  return *value;
+}
+
+/// The request, and the number of layers of the model in *layers.
+Desc make_desc(const ExplainCommand& command, int64_t* layers) {
+  Desc desc;
+  desc.op =
+      value_of<Op>("--op", command.op, "verify, decode, fold, conv_verify, conv_decode, conv_commit or gated_norm");
+  desc.kind = value_of<MixerKind>("--mixer", command.mixer, "gdn or kda");
+  desc.state_dtype = value_of<DType>("--state", command.state, "f32, bf16 or f16");
+  desc.act_dtype = value_of<DType>("--act", command.act, "f32, bf16 or f16");
+  desc.numerics = value_of<Numerics>("--numerics", command.numerics, "exact or fast");
+  desc.state_rounding = value_of<StateRounding>("--rounding", command.rounding, "per_commit or per_token");
+  desc.fold_policy = value_of<FoldPolicy>("--policy", command.policy, "on_commit, on_next_verify or lazy");
+  desc.device = value_of<Device>("--device", command.device, "cpu or cuda");
+  std::array<int64_t, 4> shape = {16, 32, 128, 128};
+  *layers = 1;
+  if (!command.preset.empty()) {
+    const auto found = presets().find(command.preset);
+    if (found == presets().end()) {
+      std::string names;
+      for (const auto& [name, preset] : presets()) names += (names.empty() ? "" : ", ") + name;
+      throw CommandError(fmt::format("--preset: expected one of {}, found '{}'", names, command.preset));
+    }
+    const Preset& preset = found->second;
+    desc.kind = preset.kind;
+    shape = {preset.H, preset.HV, preset.K, preset.V};
+    *layers = preset.layers;
+  }
+  if (!command.shape.empty()) std::copy_n(command.shape.begin(), 4, shape.begin());
+  if (command.layers > 0) *layers = command.layers;
+  for (int64_t size : shape) {
+    if (size < 1 || size > 1 << 20) {
+      throw CommandError(fmt::format("--shape: expected H,HV,K,V from 1 to {}, found {}", 1 << 20, size));
+    }
+  }
+  desc.H = shape[0];
+  desc.HV = shape[1];
+  desc.K = shape[2];
+  desc.V = shape[3];
+  desc.rows = command.rows;
+  desc.window = command.window;
+  const bool all_layers = desc.op == Op::fold || desc.op == Op::conv_commit;
+  desc.layers = all_layers ? *layers : 1;
+  const bool conv = desc.op == Op::conv_verify || desc.op == Op::conv_decode || desc.op == Op::conv_commit;
+  if (conv) desc.channels = command.channels > 0 ? command.channels : 2 * desc.H * desc.K + desc.HV * desc.V;
+  desc.conv_width = command.conv_width;
+  desc.threads = command.threads;
+  return desc;
+}
+
+/// One line of the footprint table.
+struct Cost {
+  const char* key;
+  std::string label;
+  int64_t bytes;
+};
+
+std::vector<Cost> storage_of(const Footprint& f, int64_t window) {
+  return {{"state_bytes", "state, one checkpoint", f.state_bytes},
+          {"ring_row_bytes", "ring, one row", f.ring_row_bytes},
+          {"ring_bytes", fmt::format("ring, {} rows", window), f.ring_bytes},
+          {"slot_bytes", "slot: state and ring", f.state_bytes + f.ring_bytes},
+          {"snapshot_bytes", fmt::format("instead of the ring: state per draft, {} states", window), f.snapshot_bytes}};
+}
+
+std::vector<Cost> traffic_of(const Footprint& f) {
+  return {{"on_commit", "on_commit", f.step_on_commit},
+          {"on_next_verify", "on_next_verify (not built)", f.step_on_next_verify},
+          {"lazy", "lazy (not built)", f.step_lazy},
+          {"snapshot", "state per draft", f.step_snapshot}};
+}
+
+nlohmann::json to_json(const Explanation& e, const Status& status, int64_t layers) {
+  nlohmann::json candidates = nlohmann::json::array();
+  for (const Candidate& c : e.candidates) {
+    candidates.push_back({{"impl", c.impl}, {"serves", c.serves}, {"reason", c.reason}});
+  }
+  nlohmann::json result = {{"desc", to_string(e.desc)}, {"candidates", candidates}};
+  if (!status.ok()) {
+    result["error"] = status.message();
+    return result;
+  }
+  result["plan"] = {
+      {"impl", e.plan.impl},       {"tasks", e.plan.tasks},           {"v_parts", e.plan.v_parts},
+      {"threads", e.plan.threads}, {"bytes_read", e.plan.bytes_read}, {"bytes_written", e.plan.bytes_written},
+      {"fmas", e.plan.fmas}};
+  nlohmann::json per_layer, per_request, traffic;
+  for (const Cost& cost : storage_of(e.footprint, e.desc.window)) {
+    per_layer[cost.key] = cost.bytes;
+    per_request[cost.key] = cost.bytes * layers;
+  }
+  for (const Cost& cost : traffic_of(e.footprint)) traffic[cost.key] = cost.bytes * layers;
+  result["layers"] = layers;
+  result["per_layer"] = per_layer;
+  result["per_request"] = per_request;
+  result["traffic_per_step"] = traffic;
+  return result;
+}
+
+void print_costs(const std::vector<Cost>& costs, int64_t layers) {
+  for (const Cost& cost : costs) fmt::print("  {:<50} {:>14} {:>16}\n", cost.label, cost.bytes, cost.bytes * layers);
+}
+
+void print_text(const Explanation& e, const Status& status, int64_t layers) {
+  fmt::print("request     {}\n", to_string(e.desc));
+  for (size_t i = 0; i < e.candidates.size(); ++i) {
+    const Candidate& c = e.candidates[i];
+    fmt::print("{:<11} {:<12} {:<4} {}\n", i == 0 ? "candidates" : "", c.impl, c.serves ? "yes" : "no", c.reason);
+  }
+  if (!status.ok()) return;
+  fmt::print("plan        {}\n\n", to_string(e.plan));
+  fmt::print("{:<52} {:>14} {:>16}\n", "bytes held per request", "one layer", fmt::format("{} layers", layers));
+  print_costs(storage_of(e.footprint, e.desc.window), layers);
+  fmt::print("bytes of state and ring moved per step and request\n");
+  print_costs(traffic_of(e.footprint), layers);
+}
+
+void run_command(const ExplainCommand& command) {
+  int64_t layers = 1;
+  const Desc desc = make_desc(command, &layers);
+  Explanation explanation;
+  const Status status = explain(desc, command.impl, &explanation);
+  if (!status.ok()) explanation.desc = desc;
+  if (status.ok()) explanation.footprint = footprint(desc, command.accepted);
+  if (status.ok() || !explanation.candidates.empty()) {
+    if (command.json) {
+      fmt::print("{}\n", to_json(explanation, status, layers).dump());
+    } else {
+      print_text(explanation, status, layers);
+    }
+    std::fflush(stdout);
+  }
+  require(status, "");
+}
+
+std::string preset_help() {
+  std::string text = "shape of a model's recurrent layers:";
+  for (const auto& [name, preset] : presets()) text += fmt::format("\n  {}: {}", name, preset.what);
+  return text;
+}
+
+}  // namespace
+
+void add_explain(CLI::App& app, int* exit_code) {
+  auto command = std::make_shared<ExplainCommand>();
+  CLI::App* sub = app.add_subcommand("explain", "Candidates with reasons, the plan, bytes held and moved.");
+  sub->footer(kFooter);
+  sub->add_option("--op", command->op, "verify, decode, fold, conv_verify, conv_decode, conv_commit, gated_norm")
+      ->capture_default_str();
+  sub->add_option("--preset", command->preset, preset_help());
+  sub->add_option("--mixer", command->mixer, "gdn or kda")->capture_default_str();
+  sub->add_option("--shape", command->shape, "H,HV,K,V; 16,32,128,128 if absent")->delimiter(',')->expected(4);
+  sub->add_option("--state", command->state, "dtype of the state: f32, bf16, f16")->capture_default_str();
+  sub->add_option("--act", command->act, "dtype of q, k, v: f32, bf16, f16")->capture_default_str();
+  sub->add_option("--window", command->window, "tokens per step: drafts + 1")
+      ->check(CLI::Range(1, 1 << 20))
+      ->capture_default_str();
+  sub->add_option("--rows", command->rows, "requests in the batch")
+      ->check(CLI::Range(1, 1 << 30))
+      ->capture_default_str();
+  sub->add_option("--layers", command->layers, "recurrent layers of the model; the preset's, or 1, if absent")
+      ->check(CLI::Range(1, 1 << 20));
+  sub->add_option("--channels", command->channels, "conv channels; 2*H*K + HV*V if absent")
+      ->check(CLI::Range(1, 1 << 30));
+  sub->add_option("--conv-width", command->conv_width, "conv width")->check(CLI::Range(1, 64))->capture_default_str();
+  sub->add_option("--numerics", command->numerics, "exact or fast")->capture_default_str();
+  sub->add_option("--rounding", command->rounding, "per_commit or per_token")->capture_default_str();
+  sub->add_option("--policy", command->policy, "on_commit, on_next_verify or lazy")->capture_default_str();
+  sub->add_option("--accepted", command->accepted, "mean accepted tokens per step, for the lazy policy's traffic")
+      ->check(CLI::Range(0.01, 1e6))
+      ->capture_default_str();
+  sub->add_option("--device", command->device, "cpu or cuda")->capture_default_str();
+  sub->add_option("--impl", command->impl, "force an implementation (see ringfold info)");
+  sub->add_option("--threads", command->threads, "CPU threads; 0: all cores")->check(CLI::Range(0, 1024));
+  sub->add_flag("--json", command->json, "print one JSON line");
+  sub->callback([command, exit_code] {
+    run_command(*command);
+    *exit_code = kExitOk;
+  });
+}
+
+}  // namespace ringfold::cli
