@@ -21,7 +21,7 @@ struct ConvArgs {
   TensorView out;         ///< like x in shape, any float dtype; written; zeros for null and refused rows
   TensorView slot_ids;    ///< i32 [B]
   TensorView cu_seqlens;  ///< i32 [B+1], ragged only
-  TensorView pending;     ///< optional; i32 [slots]; read only, to refuse slots that are free
+  TensorView pending;     ///< optional; i32 [slots]; set as verify and decode set theirs (the pool keeps one for the conv)
   TensorView row_status;  ///< optional; i32 [B]
   std::string_view impl;
 };

@@ -9,7 +9,7 @@ namespace ringfold {
 
 struct DecodeArgs {
   Mixer mixer;
-  Window window;          ///< usually one token per row; longer windows (a chunk of a prompt) are taken whole
+  Window window;          ///< one token per row, or up to 32 (a chunk of a prompt), taken whole
   TensorView state;       ///< [slots,HV,V,K] f32, bf16 or f16; read and written
   TensorView out;         ///< like v, written; dtype of v, or f32
   TensorView pending;     ///< optional; i32 [slots]; a pending window of a row's slot is dropped (set to kNoWindow)
@@ -20,7 +20,7 @@ struct DecodeArgs {
 };
 
 /// The recurrence over each row's tokens, state included: what verify + commit of all tokens gives, bit for bit.
-/// Windows may have any length here (there is no ring to fit). Errors as verify.
+/// Errors as verify.
 Status decode(const DecodeArgs& args);
 
 }  // namespace ringfold

@@ -28,7 +28,7 @@ struct VerifyArgs {
   TensorView out;        ///< like v, written; dtype of v, or f32. Null and refused rows get zeros
   Ring ring;             ///< optional; rows 0 .. T-1 of each row's slot are written
   TensorView snapshots;  ///< optional; state dtype [B,T,HV,V,K] or [tokens,HV,V,K]; the state after each token, written
-  TensorView pending;    ///< optional; i32 [slots]; set to the window's length for each row done
+  TensorView pending;    ///< optional; i32 [slots]; with a ring: set to the window's length for each row done
   TensorView row_status; ///< optional; i32 [B], written (RowStatus). Without it a refused row fails the whole call,
                          ///< and then nothing is written
   Numerics numerics = Numerics::exact;

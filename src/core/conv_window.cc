@@ -1,0 +1,68 @@
+#include "core/conv_window.h"
+
+#include <algorithm>
+
+#include "core/parallel.h"
+
+namespace ringfold::detail {
+namespace {
+
+constexpr int64_t kChannelsPerTask = 2048;
+
+// Window after `tokens` inputs: the last W-1 of (old window, inputs). `input(t)` is the row of channels of token t.
+template <class U, class Input>
+void advance(const ConvParams& p, int64_t layer, int64_t slot, int64_t dst, int64_t tokens, int64_t c0, int64_t c1,
+             Input input) {
+  const int taps = p.width - 1;
+  const auto* from = reinterpret_cast<const U*>(p.state.at(layer, slot, 0, 0));
+  auto* to = reinterpret_cast<U*>(p.state.at(layer, dst, 0, 0));
+  const U* inputs[kMaxConvWidth - 1];  // of tap j, or null where it comes from the old window
+  for (int j = 0; j < taps; ++j) {
+    const int64_t t = tokens - taps + j;
+    inputs[j] = t < 0 ? nullptr : reinterpret_cast<const U*>(input(t));
+  }
+  for (int64_t c = c0; c < c1; ++c) {
+    U next[kMaxConvWidth - 1];
+    for (int j = 0; j < taps; ++j) {
+      next[j] = inputs[j] ? inputs[j][c] : from[c * p.state_channel_stride + (j + tokens) * p.state_tap_stride];
+    }
+    for (int j = 0; j < taps; ++j) to[c * p.state_channel_stride + j * p.state_tap_stride] = next[j];
+  }
+}
+
+template <class Input>
+void advance(const ConvParams& p, int64_t layer, int64_t slot, int64_t dst, int64_t tokens, int64_t c0, int64_t c1,
+             Input input) {
+  if (tokens == 0 && slot == dst) return;
+  if (size_of(p.state.dtype) == 4) {
+    advance<uint32_t>(p, layer, slot, dst, tokens, c0, c1, input);
+  } else {
+    advance<uint16_t>(p, layer, slot, dst, tokens, c0, c1, input);
+  }
+}
+
+}  // namespace
+
+void advance_conv_window(const ConvParams& p, int64_t row, int64_t c0, int64_t c1) {
+  const int64_t slot = p.slot_ids[row];
+  advance(p, 0, slot, slot, p.tokens(row), c0, c1,
+          [&](int64_t t) { return p.x.at(0, p.window_row(row), p.window_token(row) + t, 0); });
+}
+
+void commit_conv_windows(const ConvParams& p) {
+  const int64_t parts = (p.channels + kChannelsPerTask - 1) / kChannelsPerTask;
+  parallel_for(p.layers * p.rows * parts, p.threads, [&](int64_t task) {
+    const int64_t layer = task / parts / p.rows, row = task / parts % p.rows;
+    if (!p.live(row)) return;
+    const int64_t c0 = task % parts * kChannelsPerTask, c1 = std::min(p.channels, c0 + kChannelsPerTask);
+    const int64_t slot = p.slot_ids[row], dst = p.dst_slot_ids ? p.dst_slot_ids[row] : slot;
+    const auto input = [&](int64_t t) { return p.ring.at(layer, slot, t, 0); };
+    // The snapshot first: it reads the old window, which the commit overwrites.
+    if (p.track_slots && p.track_slots[row] >= 0 && p.track_steps[row] >= 0) {
+      advance(p, layer, slot, p.track_slots[row], p.track_steps[row] + 1, c0, c1, input);
+    }
+    advance(p, layer, slot, dst, p.num_accepted[row], c0, c1, input);
+  });
+}
+
+}  // namespace ringfold::detail

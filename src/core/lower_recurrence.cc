@@ -1,0 +1,317 @@
+// Validation of verify, decode and fold.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+
+#include "core/check_view.h"
+#include "core/lower.h"
+#include "core/rows.h"
+
+namespace ringfold::detail {
+namespace {
+
+std::byte* bytes(const TensorView& v) { return static_cast<std::byte*>(v.data); }
+
+// The strides of the last `1 + outer` dimensions: (.., row, token, head, inner).
+Array array(const TensorView& v, int64_t layer, int64_t row, int64_t token, int64_t head) {
+  return {bytes(v), v.dtype, layer, row, token, head};
+}
+
+// A window argument of rank [B,T,heads,inner] or [tokens,heads,inner].
+Array window_array(const TensorView& v, bool ragged) {
+  return ragged ? array(v, 0, 0, v.stride[0], v.stride[1]) : array(v, 0, v.stride[0], v.stride[1], v.stride[2]);
+}
+
+// The same for per-head scalars, [B,T,heads] or [tokens,heads]: the head stride is the innermost one.
+Array scalar_array(const TensorView& v, bool ragged) { return window_array(v, ragged); }
+
+Status check_mixer(const Mixer& m, int64_t HV, int64_t K) {
+  RINGFOLD_RETURN_IF_ERROR(check_view("mixer.A_log", m.A_log, {{"HV", HV}}));
+  RINGFOLD_RETURN_IF_ERROR(check_dtype("mixer.A_log", m.A_log, DType::f32));
+  if (!m.dt_bias.empty()) {
+    RINGFOLD_RETURN_IF_ERROR(m.kind == MixerKind::gdn ? check_view("mixer.dt_bias", m.dt_bias, {{"HV", HV}})
+                                                      : check_view("mixer.dt_bias", m.dt_bias, {{"HV", HV}, {"K", K}}));
+    RINGFOLD_RETURN_IF_ERROR(check_dtype("mixer.dt_bias", m.dt_bias, DType::f32));
+  }
+  if (!(m.softplus_beta > 0) || std::isinf(m.softplus_beta)) {
+    return invalid("mixer.softplus_beta", "a finite number above 0", fmt::format("{}", m.softplus_beta));
+  }
+  if (!(m.softplus_threshold <= 80) || std::isinf(m.softplus_threshold)) {
+    return invalid("mixer.softplus_threshold", "a finite number up to 80 (exp overflows at 88)",
+                   fmt::format("{}", m.softplus_threshold));
+  }
+  if (m.lower_bound && m.kind != MixerKind::kda) {
+    return invalid("mixer.lower_bound", "nothing for a GDN mixer (the safe gate is KDA's)", fmt::format("{}", *m.lower_bound));
+  }
+  if (m.lower_bound && (!(*m.lower_bound < 0) || std::isinf(*m.lower_bound))) {
+    return invalid("mixer.lower_bound", "a finite number below 0", fmt::format("{}", *m.lower_bound));
+  }
+  if (m.scale && !std::isfinite(*m.scale)) return invalid("mixer.scale", "a finite number", fmt::format("{}", *m.scale));
+  return {};
+}
+
+void set_mixer(const Mixer& m, int64_t K, RecurrenceParams* p) {
+  p->kind = m.kind;
+  p->qk_l2norm = m.qk_l2norm;
+  p->safe_gate = m.lower_bound.has_value();
+  p->softplus_beta = m.softplus_beta;
+  p->softplus_threshold = m.softplus_threshold;
+  p->lower_bound = m.lower_bound.value_or(0);
+  // K^-0.5 as the correctly rounded float of the correctly rounded double: the same on every machine.
+  p->scale = m.scale ? *m.scale : static_cast<float>(1.0 / std::sqrt(static_cast<double>(K)));
+  p->A_log = static_cast<const float*>(m.A_log.data);
+  p->dt_bias = static_cast<const float*>(m.dt_bias.data);
+  p->dt_bias_head_stride = m.dt_bias.empty() ? 0 : m.dt_bias.stride[0];
+}
+
+Status check_state(const TensorView& state, bool layered, int64_t HV, int64_t V, int64_t K) {
+  if (state.rank != (layered ? 5 : 4)) {
+    return invalid("state", layered ? "[layers,slots,HV,V,K]" : "[slots,HV,V,K]", to_string(state));
+  }
+  RINGFOLD_RETURN_IF_ERROR(check_float("state", state));
+  return layered ? check_view("state", state,
+                              {{"layers", state.shape[0]}, {"slots", state.shape[1]}, {"HV", HV}, {"V", V}, {"K", K}})
+                 : check_view("state", state, {{"slots", state.shape[0]}, {"HV", HV}, {"V", V}, {"K", K}});
+}
+
+void set_state(const TensorView& s, RecurrenceParams* p) {
+  const int at = s.rank - 4;
+  p->state = array(s, at ? s.stride[0] : 0, s.stride[at], 0, s.stride[at + 1]);
+  p->state_v_stride = s.stride[at + 2];
+}
+
+struct RingShape {
+  bool layered;
+  int64_t layers, slots, H, HV, K, V;
+  MixerKind kind;
+};
+
+Status check_ring(const Ring& ring, const RingShape& n) {
+  if (ring.k.rank != (n.layered ? 5 : 4)) {
+    return invalid("ring.k", n.layered ? "[layers,slots,rows,H,K]" : "[slots,rows,H,K]", to_string(ring.k));
+  }
+  const int64_t rows = ring.k.shape[n.layered ? 1 + 1 : 1];
+  const auto check = [&](const char* name, const TensorView& v, Dim head, Dim inner, bool has_inner) {
+    const Dim layers{"layers", n.layers}, slots{"slots", n.slots}, r{"rows", rows};
+    if (n.layered) {
+      return has_inner ? check_view(name, v, {layers, slots, r, head, inner}) : check_view(name, v, {layers, slots, r, head}, Inner::free);
+    }
+    return has_inner ? check_view(name, v, {slots, r, head, inner}) : check_view(name, v, {slots, r, head}, Inner::free);
+  };
+  const Dim H{"H", n.H}, HV{"HV", n.HV}, K{"K", n.K}, V{"V", n.V};
+  RINGFOLD_RETURN_IF_ERROR(check("ring.k", ring.k, H, K, true));
+  RINGFOLD_RETURN_IF_ERROR(check("ring.v", ring.v, HV, V, true));
+  RINGFOLD_RETURN_IF_ERROR(check("ring.g", ring.g, HV, K, n.kind == MixerKind::kda));
+  RINGFOLD_RETURN_IF_ERROR(check("ring.beta", ring.beta, HV, K, false));
+  RINGFOLD_RETURN_IF_ERROR(check_dtype("ring.g", ring.g, DType::f32));
+  RINGFOLD_RETURN_IF_ERROR(check_dtype("ring.beta", ring.beta, DType::f32));
+  RINGFOLD_RETURN_IF_ERROR(check_float("ring.k", ring.k));
+  return check_dtype("ring.v", ring.v, ring.k.dtype);
+}
+
+void set_ring(const Ring& ring, bool layered, RecurrenceParams* p) {
+  const auto set = [&](const TensorView& v) {
+    const int at = layered ? 1 : 0;
+    return array(v, layered ? v.stride[0] : 0, v.stride[at], v.stride[at + 1], v.stride[at + 2]);
+  };
+  p->ring_k = set(ring.k);
+  p->ring_v = set(ring.v);
+  p->ring_g = set(ring.g);
+  p->ring_beta = set(ring.beta);
+}
+
+// What verify and decode share.
+Status lower_window(Op op, const Mixer& mixer, const Window& w, const TensorView& state, const TensorView& out,
+                    const TensorView& pending, const TensorView& row_status, Numerics numerics, StateRounding rounding,
+                    RecurrenceParams* p, Desc* desc) {
+  const bool ragged = !w.cu_seqlens.empty();
+  const int lead = ragged ? 1 : 2;  // leading dimensions of the window's tensors
+  const char* shape = ragged ? "[tokens,HV,V]" : "[B,T,HV,V]";
+  if (w.v.rank != lead + 2) return invalid("window.v", shape, to_string(w.v));
+  if (w.q.rank != lead + 2) return invalid("window.q", ragged ? "[tokens,H,K]" : "[B,T,H,K]", to_string(w.q));
+  RINGFOLD_RETURN_IF_ERROR(check_float("window.v", w.v));
+  RINGFOLD_RETURN_IF_ERROR(check_dtype("window.q", w.q, w.v.dtype));
+  RINGFOLD_RETURN_IF_ERROR(check_dtype("window.k", w.k, w.v.dtype));
+  RINGFOLD_RETURN_IF_ERROR(check_float("window.a", w.a));
+  RINGFOLD_RETURN_IF_ERROR(check_float("window.b", w.b));
+  const int64_t H = w.q.shape[lead], K = w.q.shape[lead + 1], HV = w.v.shape[lead], V = w.v.shape[lead + 1];
+  RINGFOLD_RETURN_IF_ERROR(check_heads(H, HV, K, V));
+  if (w.slot_ids.rank != 1) return invalid("window.slot_ids", "[B]", to_string(w.slot_ids));
+  const int64_t B = w.slot_ids.shape[0];
+  const int64_t T = ragged ? 0 : w.v.shape[1];
+  const int64_t tokens = ragged ? w.v.shape[0] : B * T;
+  if (!ragged && w.v.shape[0] != B) return invalid("window.v", fmt::format("B={} rows, as slot_ids has", B), to_string(w.v));
+  if (T > kMaxWindow) return invalid("window.v", fmt::format("T <= {}", kMaxWindow), fmt::format("T = {}", T));
+  const bool kda = mixer.kind == MixerKind::kda;
+  const auto check = [&](const char* name, const TensorView& v, Dim head, Dim inner, bool has_inner) {
+    const Dim b{"B", B}, t{"T", T}, n{"tokens", tokens};
+    if (ragged) return has_inner ? check_view(name, v, {n, head, inner}) : check_view(name, v, {n, head}, Inner::free);
+    return has_inner ? check_view(name, v, {b, t, head, inner}) : check_view(name, v, {b, t, head}, Inner::free);
+  };
+  RINGFOLD_RETURN_IF_ERROR(check("window.q", w.q, {"H", H}, {"K", K}, true));
+  RINGFOLD_RETURN_IF_ERROR(check("window.k", w.k, {"H", H}, {"K", K}, true));
+  RINGFOLD_RETURN_IF_ERROR(check("window.v", w.v, {"HV", HV}, {"V", V}, true));
+  RINGFOLD_RETURN_IF_ERROR(check("window.a", w.a, {"HV", HV}, {"K", K}, kda));
+  RINGFOLD_RETURN_IF_ERROR(check("window.b", w.b, {"HV", HV}, {"K", K}, false));
+  RINGFOLD_RETURN_IF_ERROR(check("out", out, {"HV", HV}, {"V", V}, true));
+  if (out.dtype != w.v.dtype && out.dtype != DType::f32) {
+    return invalid("out", fmt::format("dtype {} (that of v) or f32", to_string(w.v.dtype)), to_string(out.dtype));
+  }
+  RINGFOLD_RETURN_IF_ERROR(check_ints("window.slot_ids", w.slot_ids, "B", B));
+  if (ragged) RINGFOLD_RETURN_IF_ERROR(check_ints("window.cu_seqlens", w.cu_seqlens, "B+1", B + 1));
+  if (!row_status.empty()) RINGFOLD_RETURN_IF_ERROR(check_ints("row_status", row_status, "B", B));
+  RINGFOLD_RETURN_IF_ERROR(check_mixer(mixer, HV, K));
+  RINGFOLD_RETURN_IF_ERROR(check_state(state, false, HV, V, K));
+  if (!pending.empty()) RINGFOLD_RETURN_IF_ERROR(check_ints("pending", pending, "slots", state.shape[0]));
+
+  p->rows = B;
+  p->H = static_cast<int>(H), p->HV = static_cast<int>(HV), p->K = static_cast<int>(K), p->V = static_cast<int>(V);
+  p->window = static_cast<int>(T);
+  p->max_window = ragged ? static_cast<int>(std::min<int64_t>(tokens, kMaxWindow)) : static_cast<int>(T);
+  set_mixer(mixer, K, p);
+  p->q = window_array(w.q, ragged);
+  p->k = window_array(w.k, ragged);
+  p->v = window_array(w.v, ragged);
+  p->a = kda ? window_array(w.a, ragged) : scalar_array(w.a, ragged);
+  p->b = scalar_array(w.b, ragged);
+  p->out = window_array(out, ragged);
+  set_state(state, p);
+  p->rounding = rounding;
+  p->slot_ids = ints(w.slot_ids);
+  p->cu_seqlens = ints(w.cu_seqlens);
+  p->judged = ints(row_status);
+
+  *desc = {};
+  desc->op = op;
+  desc->kind = mixer.kind;
+  desc->numerics = numerics;
+  desc->state_rounding = rounding;
+  desc->state_dtype = state.dtype;
+  desc->act_dtype = w.v.dtype;
+  desc->H = H, desc->HV = HV, desc->K = K, desc->V = V;
+  desc->rows = B;
+  desc->window = p->max_window;
+  return {};
+}
+
+}  // namespace
+
+Status check_heads(int64_t H, int64_t HV, int64_t K, int64_t V) {
+  if (H < 1) return invalid("H", "at least 1 key head", fmt::format("{}", H));
+  if (HV < 1 || HV % H != 0) return invalid("HV", fmt::format("a multiple of H = {}", H), fmt::format("{}", HV));
+  if (K < 1 || K > kMaxHeadDim) return invalid("K", fmt::format("1 .. {}", kMaxHeadDim), fmt::format("{}", K));
+  if (V < 1 || V > kMaxHeadDim) return invalid("V", fmt::format("1 .. {}", kMaxHeadDim), fmt::format("{}", V));
+  return {};
+}
+
+Status lower(const VerifyArgs& args, RecurrenceParams* p, Desc* desc) {
+  const Window& w = args.window;
+  RINGFOLD_RETURN_IF_ERROR(lower_window(Op::verify, args.mixer, w, args.state, args.out, args.pending, args.row_status,
+                                        args.numerics, args.state_rounding, p, desc));
+  const int64_t slots = args.state.shape[0];
+  if (!args.ring.empty()) {
+    RINGFOLD_RETURN_IF_ERROR(check_ring(args.ring, {false, 1, slots, p->H, p->HV, p->K, p->V, args.mixer.kind}));
+    RINGFOLD_RETURN_IF_ERROR(check_dtype("ring.k", args.ring.k, w.v.dtype));
+    if (p->window > args.ring.k.shape[1]) {
+      return invalid("window.v", fmt::format("T <= the ring's {} rows", args.ring.k.shape[1]), fmt::format("T = {}", p->window));
+    }
+    set_ring(args.ring, false, p);
+  }
+  if (!args.snapshots.empty()) {
+    const TensorView& s = args.snapshots;
+    const Dim HV{"HV", p->HV}, V{"V", p->V}, K{"K", p->K};
+    const bool ragged = !w.cu_seqlens.empty();
+    RINGFOLD_RETURN_IF_ERROR(ragged ? check_view("snapshots", s, {{"tokens", w.v.shape[0]}, HV, V, K})
+                                    : check_view("snapshots", s, {{"B", p->rows}, {"T", p->window}, HV, V, K}));
+    RINGFOLD_RETURN_IF_ERROR(check_dtype("snapshots", s, args.state.dtype));
+    p->snapshots = window_array(s, ragged);
+    p->snapshot_v_stride = s.stride[s.rank - 2];
+  }
+  return {};
+}
+
+Status lower(const DecodeArgs& args, RecurrenceParams* p, Desc* desc) {
+  RINGFOLD_RETURN_IF_ERROR(lower_window(Op::decode, args.mixer, args.window, args.state, args.out, args.pending,
+                                        args.row_status, args.numerics, args.state_rounding, p, desc));
+  p->write_state = true;
+  return {};
+}
+
+Status lower(const FoldArgs& args, RecurrenceParams* p, Desc* desc) {
+  const bool layered = args.state.rank == 5;
+  const int at = layered ? 1 : 0;
+  if (args.state.rank != 4 && !layered) {
+    return invalid("state", "[slots,HV,V,K] or [layers,slots,HV,V,K]", to_string(args.state));
+  }
+  const int64_t layers = layered ? args.state.shape[0] : 1, slots = args.state.shape[at];
+  const int64_t HV = args.state.shape[at + 1], V = args.state.shape[at + 2], K = args.state.shape[at + 3];
+  if (args.ring.k.rank != at + 4) {
+    return invalid("ring.k", layered ? "[layers,slots,rows,H,K]" : "[slots,rows,H,K]", to_string(args.ring.k));
+  }
+  const int64_t H = args.ring.k.shape[at + 2];
+  RINGFOLD_RETURN_IF_ERROR(check_heads(H, HV, K, V));
+  RINGFOLD_RETURN_IF_ERROR(check_state(args.state, layered, HV, V, K));
+  const MixerKind kind = args.ring.g.rank == at + 4 ? MixerKind::kda : MixerKind::gdn;
+  RINGFOLD_RETURN_IF_ERROR(check_ring(args.ring, {layered, layers, slots, H, HV, K, V, kind}));
+  if (args.slot_ids.rank != 1) return invalid("slot_ids", "[B]", to_string(args.slot_ids));
+  const int64_t B = args.slot_ids.shape[0];
+  RINGFOLD_RETURN_IF_ERROR(check_ints("slot_ids", args.slot_ids, "B", B));
+  RINGFOLD_RETURN_IF_ERROR(check_ints("num_accepted", args.num_accepted, "B", B));
+  if (args.track_slots.empty() != args.track_steps.empty()) {
+    return invalid(args.track_slots.empty() ? "track_slots" : "track_steps", "both of track_slots and track_steps, or none", "nothing");
+  }
+  if (!args.track_slots.empty()) {
+    RINGFOLD_RETURN_IF_ERROR(check_ints("track_slots", args.track_slots, "B", B));
+    RINGFOLD_RETURN_IF_ERROR(check_ints("track_steps", args.track_steps, "B", B));
+  }
+  if (!args.pending.empty()) {
+    RINGFOLD_RETURN_IF_ERROR(layered ? check_view("pending", args.pending, {{"layers", layers}, {"slots", slots}}, Inner::free)
+                                     : check_view("pending", args.pending, {{"slots", slots}}, Inner::free));
+    RINGFOLD_RETURN_IF_ERROR(check_dtype("pending", args.pending, DType::i32));
+  }
+  if (!args.row_status.empty()) RINGFOLD_RETURN_IF_ERROR(check_ints("row_status", args.row_status, "B", B));
+  for (const int32_t l : args.layers) {
+    if (l < 0 || l >= layers) return invalid("layers", fmt::format("0 .. {}", layers - 1), fmt::format("{}", l));
+  }
+  int64_t repeated = -1;
+  for_each_duplicate(static_cast<int64_t>(args.layers.size()), layers, [&](int64_t i) -> int64_t { return args.layers[i]; },
+                     [&](int64_t i) { repeated = args.layers[i]; });
+  if (repeated >= 0) return invalid("layers", "no layer twice", fmt::format("layer {} twice", repeated));
+
+  p->rows = B;
+  p->layers = args.layers.empty() ? layers : static_cast<int64_t>(args.layers.size());
+  p->layer_list = args.layers.empty() ? nullptr : args.layers.data();
+  p->H = static_cast<int>(H), p->HV = static_cast<int>(HV), p->K = static_cast<int>(K), p->V = static_cast<int>(V);
+  p->max_window = static_cast<int>(args.ring.k.shape[at + 1]);
+  p->kind = kind;
+  p->qk_l2norm = args.qk_l2norm;
+  p->from_ring = true;
+  p->write_state = true;
+  set_ring(args.ring, layered, p);
+  set_state(args.state, p);
+  p->rounding = args.state_rounding;
+  p->slot_ids = ints(args.slot_ids);
+  p->num_accepted = ints(args.num_accepted);
+  p->track_slots = ints(args.track_slots);
+  p->track_steps = ints(args.track_steps);
+  p->judged = ints(args.row_status);
+
+  *desc = {};
+  desc->op = Op::fold;
+  desc->kind = kind;
+  desc->state_rounding = args.state_rounding;
+  desc->state_dtype = args.state.dtype;
+  desc->act_dtype = args.ring.k.dtype;
+  desc->H = H, desc->HV = HV, desc->K = K, desc->V = V;
+  desc->rows = B;
+  desc->window = p->max_window;
+  desc->layers = p->layers;
+  if (p->max_window > kMaxWindow) {
+    return invalid("ring.k", fmt::format("at most {} rows", kMaxWindow), fmt::format("{}", p->max_window));
+  }
+  return {};
+}
+
+}  // namespace ringfold::detail

@@ -1,0 +1,141 @@
+// What a backend gets: plain structs of pointers and strides, everything already validated.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "ringfold/status.h"
+#include "ringfold/types.h"
+
+namespace ringfold::detail {
+
+/// Address = data + element size * (layer*layer_stride + row*row_stride + token*token_stride + head*head_stride), innermost
+/// dimension packed. "row" is the batch row for inputs, the slot for rings. Strides in elements. Null data: absent.
+struct Array {
+  std::byte* data = nullptr;
+  DType dtype = DType::f32;
+  int64_t layer_stride = 0;
+  int64_t row_stride = 0;
+  int64_t token_stride = 0;
+  int64_t head_stride = 0;
+
+  explicit operator bool() const { return data != nullptr; }
+  std::byte* at(int64_t layer, int64_t row, int64_t token, int64_t head) const {
+    return data + static_cast<int64_t>(size_of(dtype)) *
+                      (layer * layer_stride + row * row_stride + token * token_stride + head * head_stride);
+  }
+};
+
+/// A strided int32 vector. Null data: absent.
+struct Ints {
+  int32_t* data = nullptr;
+  int64_t stride = 1;
+
+  explicit operator bool() const { return data != nullptr; }
+  int32_t& operator[](int64_t i) const { return data[i * stride]; }
+};
+
+/// verify, snapshot verify, decode and fold are one recurrence with different sources and sinks.
+struct RecurrenceParams {
+  int64_t rows = 0;        ///< B
+  int64_t layers = 1;      ///< number of entries of layer_list, or of all layers
+  int H = 0, HV = 0, K = 0, V = 0;
+  int max_window = 0;      ///< upper bound of every row's tokens
+  int threads = 0;
+  int v_parts = 1;         ///< from the plan
+
+  // Gate and normalisation.
+  MixerKind kind = MixerKind::gdn;
+  bool qk_l2norm = true;
+  bool safe_gate = false;
+  float softplus_beta = 1, softplus_threshold = 20, lower_bound = 0, scale = 1;
+  const float* A_log = nullptr;    ///< [HV]
+  const float* dt_bias = nullptr;  ///< [HV] or [HV,K], packed; may be null
+  int64_t dt_bias_head_stride = 0;
+
+  // Source: a window (q, k, v, a, b) or, for fold, the ring alone.
+  bool from_ring = false;
+  Array q, k, v, a, b;             ///< a: head_stride is 1 for GDN
+  // Ring: written from a window (may be absent), or read by fold.
+  Array ring_k, ring_v, ring_g, ring_beta;
+
+  // Sinks.
+  Array out;                       ///< absent for fold
+  Array snapshots;                 ///< [tokens,HV,V,K] as (row, token, head); rows of V are V-strided below
+  int64_t snapshot_v_stride = 0;
+  bool write_state = false;        ///< decode and fold
+
+  // The pool. Row v of head h of slot s: data + size * (layer*layer_stride + s*row_stride + h*head_stride + v*v_stride).
+  Array state;
+  int64_t state_v_stride = 0;
+  StateRounding rounding = StateRounding::per_commit;
+
+  // Rows.
+  const int32_t* layer_list = nullptr;  ///< null: 0 .. layers-1
+  Ints slot_ids;
+  Ints dst_slot_ids;               ///< optional: slot that is written (fold)
+  Ints cu_seqlens;                 ///< ragged windows; null: dense, `window` tokens each
+  int window = 0;                  ///< dense window length
+  Ints num_accepted;               ///< fold
+  Ints track_slots, track_steps;   ///< fold, optional
+  Ints judged;                     ///< optional: row statuses; only rows that are done take part
+
+  bool live(int64_t row) const { return slot_ids[row] >= 0 && (!judged || judged[row] == 0); }
+  /// Tokens of a row; 0 where the row was refused for its bounds, so that nobody touches what they point at.
+  int64_t tokens(int64_t row) const {
+    if (judged && judged[row] == static_cast<int32_t>(RowStatus::bad_window_bounds)) return 0;
+    if (num_accepted) return num_accepted[row];
+    return cu_seqlens ? cu_seqlens[row + 1] - cu_seqlens[row] : window;
+  }
+  /// Where row `row` of a window argument begins: (row, token) for Array::at.
+  int64_t window_row(int64_t row) const { return cu_seqlens ? 0 : row; }
+  int64_t window_token(int64_t row) const { return cu_seqlens ? cu_seqlens[row] : 0; }
+  int64_t layer(int64_t i) const { return layer_list ? layer_list[i] : i; }
+};
+
+struct ConvParams {
+  int64_t rows = 0;
+  int64_t layers = 1;
+  int64_t channels = 0;
+  int width = 4;
+  bool silu = true;
+  bool write_state = false;  ///< conv_decode
+  int threads = 0;
+
+  Array x, out;                     ///< (row, token); channels packed
+  const std::byte* weight = nullptr;
+  DType weight_dtype = DType::f32;
+  int64_t weight_stride = 0;        ///< between channels
+  const std::byte* bias = nullptr;  ///< packed; may be null
+  DType bias_dtype = DType::f32;
+
+  Array state;                      ///< (layer, slot); then channel and tap strides
+  int64_t state_channel_stride = 0, state_tap_stride = 0;
+  Array ring;                       ///< (layer, slot, ring row); channels packed; may be absent
+
+  Ints slot_ids, dst_slot_ids, cu_seqlens, num_accepted, track_slots, track_steps, judged;
+  int window = 0;
+
+  bool live(int64_t row) const { return slot_ids[row] >= 0 && (!judged || judged[row] == 0); }
+  /// Tokens of a row; 0 where the row was refused for its bounds, so that nobody touches what they point at.
+  int64_t tokens(int64_t row) const {
+    if (judged && judged[row] == static_cast<int32_t>(RowStatus::bad_window_bounds)) return 0;
+    if (num_accepted) return num_accepted[row];
+    return cu_seqlens ? cu_seqlens[row + 1] - cu_seqlens[row] : window;
+  }
+  int64_t window_row(int64_t row) const { return cu_seqlens ? 0 : row; }
+  int64_t window_token(int64_t row) const { return cu_seqlens ? cu_seqlens[row] : 0; }
+};
+
+struct NormParams {
+  int64_t tokens = 0, heads = 0;
+  int V = 0;
+  bool silu_gate = true;
+  float eps = 1e-6f;
+  int threads = 0;
+  Array x, z, out;  ///< (token, head)
+  const std::byte* weight = nullptr;
+  DType weight_dtype = DType::f32;
+};
+
+}  // namespace ringfold::detail

@@ -1,0 +1,80 @@
+// Judging the rows of a call on the host: statuses, duplicates, and what happens when one is refused.
+#pragma once
+
+#include <algorithm>
+#include <bit>
+#include <cstdint>
+
+#include "core/params.h"
+#include "ringfold/status.h"
+#include "ringfold/tensor_view.h"
+
+namespace ringfold::detail {
+
+inline Ints ints(const TensorView& view) {
+  return view.empty() ? Ints{} : Ints{static_cast<int32_t*>(view.data), view.stride[0]};
+}
+
+/// Calls on_duplicate(i) for every i in 0 .. n-1 whose id(i) occurs at another place too. Ids outside 0 .. limit-1 do not
+/// count. Linear in n for limits up to 2^17, no heap.
+template <class Id, class OnDuplicate>
+void for_each_duplicate(int64_t n, int64_t limit, Id id, OnDuplicate on_duplicate) {
+  constexpr int64_t kSpan = int64_t{1} << 17;
+  uint64_t seen[kSpan / 64], twice[kSpan / 64];
+  for (int64_t base = 0; base < limit; base += kSpan) {
+    const int64_t span = std::min(kSpan, limit - base);
+    std::fill_n(seen, (span + 63) / 64, 0);
+    std::fill_n(twice, (span + 63) / 64, 0);
+    bool any = false;
+    for (int64_t i = 0; i < n; ++i) {
+      const int64_t at = id(i) - base;
+      if (at < 0 || at >= span) continue;
+      const uint64_t bit = uint64_t{1} << (at % 64);
+      if (seen[at / 64] & bit) {
+        twice[at / 64] |= bit;
+        any = true;
+      }
+      seen[at / 64] |= bit;
+    }
+    for (int64_t i = 0; any && i < n; ++i) {
+      const int64_t at = id(i) - base;
+      if (at >= 0 && at < span && (twice[at / 64] >> (at % 64) & 1)) on_duplicate(i);
+    }
+  }
+}
+
+/// Status of a slot id by itself: done, null_row or slot_out_of_range.
+inline RowStatus judge_slot(int64_t slot, int64_t slots) {
+  if (slot < 0) return RowStatus::null_row;
+  return slot < slots ? RowStatus::done : RowStatus::slot_out_of_range;
+}
+
+/// Judges rows 0 .. rows-1 with judge(row), then marks duplicates among the slots that the call writes: slot_ids[r], and
+/// track(r) (negative: none). Writes `row_status`, if given. If it is absent and a row is refused, returns an error that names
+/// the first such row, `call` and what is wrong.
+Status judge_rows_error(const char* call, int64_t row, RowStatus status);
+
+template <class Judge, class Track>
+Status judge_rows(const char* call, int64_t rows, int64_t slots, const Ints& slot_ids, const Ints& row_status, Judge judge,
+                  Track track) {
+  const auto written = [&](int64_t i) -> int64_t { return i < rows ? slot_ids[i] : track(i - rows); };
+  if (!row_status) {
+    for (int64_t r = 0; r < rows; ++r) {
+      const RowStatus s = judge(r);
+      if (s != RowStatus::done && s != RowStatus::null_row) return judge_rows_error(call, r, s);
+    }
+    int64_t bad = -1;
+    for_each_duplicate(2 * rows, slots, written, [&](int64_t i) {
+      if (bad < 0) bad = i % rows;
+    });
+    return bad < 0 ? Status{} : judge_rows_error(call, bad, RowStatus::duplicate_slot);
+  }
+  for (int64_t r = 0; r < rows; ++r) row_status[r] = static_cast<int32_t>(judge(r));
+  for_each_duplicate(2 * rows, slots, written, [&](int64_t i) {
+    int32_t& s = row_status[i % rows];
+    if (s == static_cast<int32_t>(RowStatus::done)) s = static_cast<int32_t>(RowStatus::duplicate_slot);
+  });
+  return {};
+}
+
+}  // namespace ringfold::detail

@@ -1,0 +1,227 @@
+#include "ref/reference.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "core/arith.h"
+#include "core/conv_window.h"
+#include "core/parallel.h"
+#include "core/plan.h"
+#include "core/scalar_io.h"
+
+namespace ringfold::ref {
+namespace {
+
+using namespace detail;
+using S = arith::Scalar;
+
+/// One token of one value head, ready for the recurrence: normalised k and q, per-k decay, raw v.
+struct Token {
+  float k[kMaxHeadDim], q[kMaxHeadDim], v[kMaxHeadDim], decay[kMaxHeadDim];
+  float kd[kMaxHeadDim], qd[kMaxHeadDim];
+  float beta = 0, kq = 0;
+};
+
+/// Where token t of the row's window lies, and the ring row that holds it.
+struct Place {
+  int64_t layer, row, slot, t;
+  int h, hv;
+};
+
+float gate(const RecurrenceParams& p, int hv, int k, float a) {
+  const int64_t at = hv * p.dt_bias_head_stride + (p.kind == MixerKind::kda ? k : 0);
+  const float dt = p.dt_bias ? p.dt_bias[at] : 0.0f;
+  const float expA = arith::exp_A<S>(p.A_log[hv]);
+  return p.safe_gate ? arith::safe_gate<S>(a, dt, expA, p.lower_bound)
+                     : arith::softplus_gate<S>(a, dt, expA, p.softplus_beta, p.softplus_threshold);
+}
+
+void load_row(const std::byte* from, DType dtype, int n, float* to) {
+  for (int i = 0; i < n; ++i) to[i] = load(dtype, from, i);
+}
+
+/// Reads a token from the window, and records it in the ring where there is one.
+void take_from_window(const RecurrenceParams& p, const Place& at, Token* token, float* g) {
+  const int64_t row = p.window_row(at.row), t = p.window_token(at.row) + at.t;
+  const int gates = p.kind == MixerKind::kda ? p.K : 1;
+  load_row(p.k.at(0, row, t, at.h), p.k.dtype, p.K, token->k);
+  load_row(p.q.at(0, row, t, at.h), p.q.dtype, p.K, token->q);
+  load_row(p.v.at(0, row, t, at.hv), p.v.dtype, p.V, token->v);
+  const std::byte* a = p.a.at(0, row, t, at.hv);
+  for (int k = 0; k < gates; ++k) g[k] = gate(p, at.hv, k, load(p.a.dtype, a, k));
+  token->beta = arith::sigmoid<S>(load(p.b.dtype, p.b.at(0, row, t, at.hv), 0));
+  if (!p.ring_k) return;
+  if (at.hv % (p.HV / p.H) == 0) {
+    std::memcpy(p.ring_k.at(0, at.slot, at.t, at.h), p.k.at(0, row, t, at.h), p.K * size_of(p.k.dtype));
+  }
+  std::memcpy(p.ring_v.at(0, at.slot, at.t, at.hv), p.v.at(0, row, t, at.hv), p.V * size_of(p.v.dtype));
+  std::memcpy(p.ring_g.at(0, at.slot, at.t, at.hv), g, gates * sizeof(float));
+  std::memcpy(p.ring_beta.at(0, at.slot, at.t, at.hv), &token->beta, sizeof(float));
+}
+
+void take_from_ring(const RecurrenceParams& p, const Place& at, Token* token, float* g) {
+  load_row(p.ring_k.at(at.layer, at.slot, at.t, at.h), p.ring_k.dtype, p.K, token->k);
+  load_row(p.ring_v.at(at.layer, at.slot, at.t, at.hv), p.ring_v.dtype, p.V, token->v);
+  load_row(p.ring_g.at(at.layer, at.slot, at.t, at.hv), DType::f32, p.kind == MixerKind::kda ? p.K : 1, g);
+  token->beta = load(DType::f32, p.ring_beta.at(at.layer, at.slot, at.t, at.hv), 0);
+}
+
+Token take(const RecurrenceParams& p, const Place& at) {
+  Token token;
+  float g[kMaxHeadDim];
+  if (p.from_ring) {
+    take_from_ring(p, at, &token, g);
+  } else {
+    take_from_window(p, at, &token, g);
+  }
+  if (p.qk_l2norm) {
+    const float dk = arith::l2_divisor<S>(arith::dot(token.k, token.k, p.K));
+    for (int k = 0; k < p.K; ++k) token.k[k] = S::div(token.k[k], dk);
+  }
+  for (int k = 0; k < p.K; ++k) {
+    token.decay[k] = arith::exp<S>(g[p.kind == MixerKind::kda ? k : 0]);
+    token.kd[k] = S::mul(token.k[k], token.decay[k]);
+  }
+  if (p.from_ring) return token;
+  if (p.qk_l2norm) {
+    const float dq = arith::l2_divisor<S>(arith::dot(token.q, token.q, p.K));
+    for (int k = 0; k < p.K; ++k) token.q[k] = S::div(token.q[k], dq);
+  }
+  for (int k = 0; k < p.K; ++k) {
+    token.q[k] = S::mul(token.q[k], p.scale);
+    token.qd[k] = S::mul(token.q[k], token.decay[k]);
+  }
+  token.kq = arith::dot(token.k, token.q, p.K);
+  return token;
+}
+
+void store_state(const RecurrenceParams& p, const float* state, std::byte* to, int64_t v_stride) {
+  const auto size = static_cast<int64_t>(size_of(p.state.dtype));
+  for (int v = 0; v < p.V; ++v) {
+    for (int k = 0; k < p.K; ++k) store(p.state.dtype, to + v * v_stride * size, k, state[v * p.K + k]);
+  }
+}
+
+void head(const RecurrenceParams& p, int64_t layer, int64_t row, int hv, float* state) {
+  const int64_t tokens = p.tokens(row);
+  const int64_t out_row = p.window_row(row), out_token = p.window_token(row);
+  if (!p.live(row)) {
+    for (int64_t t = 0; p.out && t < tokens; ++t) {
+      std::memset(p.out.at(0, out_row, out_token + t, hv), 0, p.V * size_of(p.out.dtype));
+    }
+    return;
+  }
+  const int64_t slot = p.slot_ids[row];
+  const int64_t dst = p.dst_slot_ids ? p.dst_slot_ids[row] : slot;
+  const bool track = p.track_slots && p.track_slots[row] >= 0 && p.track_steps[row] >= 0;
+  if (tokens == 0 && dst == slot) return;
+  const auto size = static_cast<int64_t>(size_of(p.state.dtype));
+  const std::byte* from = p.state.at(layer, slot, 0, hv);
+  for (int v = 0; v < p.V; ++v) load_row(from + v * p.state_v_stride * size, p.state.dtype, p.K, state + v * p.K);
+  for (int64_t t = 0; t < tokens; ++t) {
+    const Token token = take(p, {layer, row, slot, t, hv / (p.HV / p.H), hv});
+    for (int v = 0; v < p.V; ++v) {
+      float* s = state + v * p.K;
+      const float u = arith::correction<S>(token.beta, token.v[v], arith::dot(s, token.kd, p.K));
+      if (p.out) {
+        const float o = arith::output<S>(u, token.kq, arith::dot(s, token.qd, p.K));
+        store(p.out.dtype, p.out.at(0, out_row, out_token + t, hv), v, o);
+      }
+      for (int k = 0; k < p.K; ++k) {
+        s[k] = arith::updated<S>(s[k], token.decay[k], u, token.k[k]);
+        if (p.rounding == StateRounding::per_token) s[k] = rounded(p.state.dtype, s[k]);
+      }
+    }
+    if (p.snapshots) store_state(p, state, p.snapshots.at(0, out_row, out_token + t, hv), p.snapshot_v_stride);
+    if (track && p.track_steps[row] == t) {
+      store_state(p, state, p.state.at(layer, p.track_slots[row], 0, hv), p.state_v_stride);
+    }
+  }
+  if (p.write_state) store_state(p, state, p.state.at(layer, dst, 0, hv), p.state_v_stride);
+}
+
+void recurrence(const RecurrenceParams& p) {
+  parallel_for(p.layers * p.rows * p.HV, p.threads, [&](int64_t task) {
+    // The working state of one head, 256 KiB at most.
+    alignas(64) float state[kMaxHeadDim * kMaxHeadDim];
+    const int hv = static_cast<int>(task % p.HV);
+    head(p, p.layer(task / p.HV / p.rows), task / p.HV % p.rows, hv, state);
+  });
+}
+
+/// Input `i` of a channel, counted from the first token of the window; negative ones lie in the old conv window.
+template <class State, class Input>
+float tap(int64_t i, int width, State state, Input input) {
+  return i < 0 ? state(width - 1 + i) : input(i);
+}
+
+void conv(const ConvParams& p) {
+  parallel_for(p.rows, p.threads, [&](int64_t row) {
+    const int64_t T = p.tokens(row), xr = p.window_row(row), xt = p.window_token(row);
+    if (!p.live(row)) {
+      for (int64_t t = 0; t < T; ++t) std::memset(p.out.at(0, xr, xt + t, 0), 0, p.channels * size_of(p.out.dtype));
+      return;
+    }
+    const int64_t slot = p.slot_ids[row];
+    const std::byte* state = p.state.at(0, slot, 0, 0);
+    for (int64_t t = 0; p.ring && t < T; ++t) {
+      std::memcpy(p.ring.at(0, slot, t, 0), p.x.at(0, xr, xt + t, 0), p.channels * size_of(p.x.dtype));
+    }
+    for (int64_t c = 0; c < p.channels; ++c) {
+      const auto old = [&](int64_t j) {
+        return load(p.state.dtype, state, c * p.state_channel_stride + j * p.state_tap_stride);
+      };
+      const auto input = [&](int64_t t) { return load(p.x.dtype, p.x.at(0, xr, xt + t, 0), c); };
+      for (int64_t t = 0; t < T; ++t) {
+        float acc = p.bias ? load(p.bias_dtype, p.bias, c) : 0.0f;
+        for (int j = 0; j < p.width; ++j) {
+          const float w = load(p.weight_dtype, p.weight, c * p.weight_stride + j);
+          acc = S::fma(w, tap(t - (p.width - 1) + j, p.width, old, input), acc);
+        }
+        store(p.out.dtype, p.out.at(0, xr, xt + t, 0), c, p.silu ? arith::silu<S>(acc) : acc);
+      }
+    }
+    if (p.write_state) advance_conv_window(p, row, 0, p.channels);
+  });
+}
+
+void gated_norm(const NormParams& p) {
+  parallel_for(p.tokens * p.heads, p.threads, [&](int64_t task) {
+    const int64_t token = task / p.heads, h = task % p.heads;
+    float x[kMaxHeadDim];
+    load_row(p.x.at(0, 0, token, h), p.x.dtype, p.V, x);
+    const float r = arith::rms_divisor<S>(arith::dot(x, x, p.V), static_cast<float>(p.V), p.eps);
+    for (int v = 0; v < p.V; ++v) {
+      const float z = load(p.z.dtype, p.z.at(0, 0, token, h), v);
+      const float y = arith::gated<S>(x[v], r, load(p.weight_dtype, p.weight, v), z, p.silu_gate);
+      store(p.out.dtype, p.out.at(0, 0, token, h), v, y);
+    }
+  });
+}
+
+Plan plan(const Desc& desc) {
+  Plan plan = traffic(desc);
+  plan.tasks = desc.op == Op::conv_verify || desc.op == Op::conv_decode || desc.op == Op::conv_commit
+                   ? desc.rows * desc.layers
+                   : desc.rows * desc.layers * desc.HV;
+  return plan;
+}
+
+}  // namespace
+
+const Implementation& reference_implementation() {
+  static const Implementation reference = {
+      .name = "reference",
+      .device = Device::cpu,
+      .available = [] { return true; },
+      .refusal = [](const Desc&) { return std::string(); },
+      .plan = plan,
+      .recurrence = recurrence,
+      .conv = conv,
+      .conv_commit = commit_conv_windows,
+      .gated_norm = gated_norm,
+  };
+  return reference;
+}
+
+}  // namespace ringfold::ref
