@@ -5,12 +5,10 @@
 namespace ringfold::test {
 namespace {
 
-using check::fill;
 using check::fill_normal;
 using check::mix;
 using check::pack;
 using check::slice;
-using check::unpack;
 
 int64_t gate_width(const PoolConfig& c) { return c.kind == MixerKind::kda ? c.HV * c.K : c.HV; }
 
@@ -113,6 +111,17 @@ Buffer Rig::gather(const Buffer& table, int64_t layer, const std::vector<Row>& r
   return out;
 }
 
+Window Rig::window(const TensorView& packed, const TensorView& a, const TensorView& b) const {
+  const PoolConfig& c = config_.pool;
+  Window w;
+  w.q = heads(packed, 0, c.H, c.K);
+  w.k = heads(packed, c.H * c.K, c.H, c.K);
+  w.v = heads(packed, 2 * c.H * c.K, c.HV, c.V);
+  w.a = c.kind == MixerKind::kda ? heads(a, 0, c.HV, c.K) : a;
+  w.b = b;
+  return w;
+}
+
 StepResult Rig::step(bool decode, const Target& target, const std::vector<Row>& rows, const StepOptions& options) const {
   StepResult result;
   result.first.push_back(0);
@@ -161,12 +170,7 @@ void Rig::run_layer(bool decode, int64_t layer, const Target& target, const std:
     if (result->trouble.empty()) result->trouble = conv_out.damage();
   }
   const TensorView packed = config_.conv ? conv_out.view() : x.view();
-  Window w;
-  w.q = shaped(heads(packed, 0, c.H, c.K));
-  w.k = shaped(heads(packed, c.H * c.K, c.H, c.K));
-  w.v = shaped(heads(packed, 2 * c.H * c.K, c.HV, c.V));
-  w.a = shaped(c.kind == MixerKind::kda ? heads(a.view(), 0, c.HV, c.K) : a.view());
-  w.b = shaped(b.view());
+  Window w = window(shaped(packed), shaped(a.view()), shaped(b.view()));
   w.slot_ids = slot_ids;
   if (!options.dense) w.cu_seqlens = cu.view();
 
@@ -200,26 +204,18 @@ void Rig::run_layer(bool decode, int64_t layer, const Target& target, const std:
   if (config_.conv && found != check::ints(conv_status.view())) result->trouble = "conv and mixer disagree about a row";
 }
 
-Plain::Plain(const Rig& rig) : rig_(rig) {
-  const PoolConfig& c = rig.pool_config();
-  for (int64_t layer = 0; layer < c.layers; ++layer) {
-    state_.emplace_back(c.state_dtype, std::vector<int64_t>{1, c.HV, c.V, c.K});
-    conv_.emplace_back(c.act_dtype, std::vector<int64_t>{1, rig.channels(), c.conv_width - 1});
-  }
-}
-
 Plain::State Plain::zero() const {
-  State s;
-  for (size_t layer = 0; layer < state_.size(); ++layer) {
-    s.state.emplace_back(pack(state_[layer].view()).size());
-    s.conv.emplace_back(pack(conv_[layer].view()).size());
-  }
-  return s;
+  const PoolConfig& c = rig_.pool_config();
+  const int64_t state = c.HV * c.V * c.K * static_cast<int64_t>(size_of(c.state_dtype));
+  const int64_t conv = rig_.channels() * (c.conv_width - 1) * static_cast<int64_t>(size_of(c.act_dtype));
+  return {.state = std::vector<Bytes>(static_cast<size_t>(c.layers), Bytes(static_cast<size_t>(state))),
+          .conv = std::vector<Bytes>(static_cast<size_t>(c.layers), Bytes(static_cast<size_t>(conv))),
+          .history = {}};
 }
 
-std::vector<Bytes> Plain::decode(State* s, const std::vector<int>& tokens, std::string_view impl) {
+std::vector<Bytes> Plain::decode(State* s, const std::vector<int>& tokens, std::string_view impl) const {
   const PoolConfig& c = rig_.pool_config();
-  std::vector<Bytes> out(state_.size());
+  std::vector<Bytes> out(static_cast<size_t>(c.layers));
   if (c.state_dtype != DType::f32 && c.state_rounding == StateRounding::per_commit) {
     if (!tokens.empty()) decode_group(s, tokens, impl, &out);
     return out;
@@ -228,29 +224,57 @@ std::vector<Bytes> Plain::decode(State* s, const std::vector<int>& tokens, std::
   return out;
 }
 
-void Plain::decode_group(State* s, const std::vector<int>& tokens, std::string_view impl, std::vector<Bytes>* out) {
-  Target t;
-  for (size_t layer = 0; layer < state_.size(); ++layer) {
-    unpack(s->state[layer], state_[layer].view());
-    unpack(s->conv[layer], conv_[layer].view());
-    t.state.push_back(state_[layer].view());
-    t.conv_state.push_back(conv_[layer].view());
-  }
-  const StepResult r = rig_.decode(t, {{.slot = 0, .tokens = tokens}}, {.impl = impl});
-  EXPECT_TRUE(r.status.ok()) << r.status.message();
-  EXPECT_EQ(r.trouble, "");
-  for (size_t layer = 0; layer < state_.size(); ++layer) {
-    s->state[layer] = pack(state_[layer].view());
-    s->conv[layer] = pack(conv_[layer].view());
-    const Bytes o = pack(r.out[layer].view());
-    (*out)[layer].insert((*out)[layer].end(), o.begin(), o.end());
-  }
+void Plain::decode_group(State* s, const std::vector<int>& tokens, std::string_view impl, std::vector<Bytes>* out) const {
+  for (size_t layer = 0; layer < out->size(); ++layer) decode_layer(s, layer, tokens, impl, &(*out)[layer]);
   s->history.push_back(tokens);
 }
 
-Plain::State Plain::replay(const State& s, std::string_view impl) {
+void Plain::decode_layer(State* s, size_t layer, const std::vector<int>& tokens, std::string_view impl, Bytes* out) const {
+  const PoolConfig& c = rig_.pool_config();
+  const auto n = static_cast<int64_t>(tokens.size());
+  int32_t slot = 0;
+  const TensorView slot_ids(&slot, DType::i32, {1});
+  const auto rows_of = [&](const Buffer& table, Bytes* memory) {
+    const TensorView all = table.view().at(static_cast<int64_t>(layer));
+    for (int token : tokens) {
+      const Bytes row = pack(all.at(token));
+      memory->insert(memory->end(), row.begin(), row.end());
+    }
+    return TensorView(memory->data(), all.dtype, {1, n, all.shape[1]});
+  };
+  Bytes x_memory, a_memory, b_memory;
+  TensorView x = rows_of(rig_.x_, &x_memory);
+  Bytes conv_out(x_memory.size());
+  if (rig_.config_.conv) {
+    ConvArgs conv;
+    conv.x = x;
+    conv.weight = rig_.conv_weight_.view().at(static_cast<int64_t>(layer));
+    conv.bias = rig_.conv_bias_.view().at(static_cast<int64_t>(layer));
+    conv.conv_state = TensorView(s->conv[layer].data(), c.act_dtype, {1, rig_.channels(), c.conv_width - 1});
+    conv.out = TensorView(conv_out.data(), c.act_dtype, {1, n, rig_.channels()});
+    conv.slot_ids = slot_ids;
+    conv.impl = impl;
+    const Status status = conv_decode(conv);
+    EXPECT_TRUE(status.ok()) << status.message();
+    x = conv.out;
+  }
+  DecodeArgs args;
+  args.mixer = rig_.mixer(static_cast<int64_t>(layer));
+  args.window = rig_.window(x, rows_of(rig_.a_, &a_memory), rows_of(rig_.b_, &b_memory));
+  args.window.slot_ids = slot_ids;
+  args.state = TensorView(s->state[layer].data(), c.state_dtype, {1, c.HV, c.V, c.K});
+  Bytes o(static_cast<size_t>(n * c.HV * c.V) * size_of(rig_.config_.out_dtype));
+  args.out = TensorView(o.data(), rig_.config_.out_dtype, {1, n, c.HV, c.V});
+  args.state_rounding = c.state_rounding;
+  args.impl = impl;
+  const Status status = ringfold::decode(args);
+  EXPECT_TRUE(status.ok()) << status.message();
+  out->insert(out->end(), o.begin(), o.end());
+}
+
+Plain::State Plain::replay(const State& s, std::string_view impl) const {
   State again = zero();
-  std::vector<Bytes> out(state_.size());
+  std::vector<Bytes> out(again.state.size());
   for (const std::vector<int>& group : s.history) decode_group(&again, group, impl, &out);
   return again;
 }

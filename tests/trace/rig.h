@@ -81,6 +81,9 @@ class Rig {
   void run_layer(bool decode, int64_t layer, const Target& target, const std::vector<Row>& rows, const TensorView& slot_ids,
                  const StepOptions& options, StepResult* result) const;
   Buffer gather(const Buffer& table, int64_t layer, const std::vector<Row>& rows) const;
+  Window window(const TensorView& packed, const TensorView& a, const TensorView& b) const;
+
+  friend class Plain;
 
   RigConfig config_;
   int64_t channels_ = 0;  ///< of x, q k v packed
@@ -91,7 +94,7 @@ class Rig {
 /// One request decoded plainly, without pool, ring or drafts: what the pool has to reproduce bit for bit.
 class Plain {
  public:
-  explicit Plain(const Rig& rig);
+  explicit Plain(const Rig& rig) : rig_(rig) {}
   Plain(const Plain&) = delete;
   Plain& operator=(const Plain&) = delete;
 
@@ -103,15 +106,15 @@ class Plain {
 
   State zero() const;
   /// Tokens one at a time; or as one group where a 16-bit state is rounded per commit. Returns outputs per layer [n,HV,V].
-  std::vector<Bytes> decode(State* s, const std::vector<int>& tokens, std::string_view impl);
+  std::vector<Bytes> decode(State* s, const std::vector<int>& tokens, std::string_view impl) const;
   /// The same history from zero.
-  State replay(const State& s, std::string_view impl);
+  State replay(const State& s, std::string_view impl) const;
 
  private:
-  void decode_group(State* s, const std::vector<int>& tokens, std::string_view impl, std::vector<Bytes>* out);
+  void decode_group(State* s, const std::vector<int>& tokens, std::string_view impl, std::vector<Bytes>* out) const;
+  void decode_layer(State* s, size_t layer, const std::vector<int>& tokens, std::string_view impl, Bytes* out) const;
 
   const Rig& rig_;
-  std::vector<Buffer> state_, conv_;  ///< per layer, one slot
 };
 
 /// "" if slot `id` of the pool holds these bits in every layer; otherwise where not.

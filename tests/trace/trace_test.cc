@@ -1,0 +1,98 @@
+// Random accept/reject traces against plain decoding, bit for bit (contract C8, C12..C14, C16, C18).
+#include <gtest/gtest.h>
+
+#include "trace/tracer.h"
+
+namespace ringfold::test {
+namespace {
+
+struct Gate {
+  const char* name;
+  MixerKind kind;
+  bool safe;
+};
+constexpr Gate kGates[] = {
+    {"gdn", MixerKind::gdn, false}, {"kda", MixerKind::kda, false}, {"kda_safe", MixerKind::kda, true}};
+
+struct Precision {
+  const char* name;
+  DType state, act;
+  StateRounding rounding;
+};
+constexpr Precision kPrecisions[] = {
+    {"f32", DType::f32, DType::f32, StateRounding::per_commit},
+    {"f32_act_bf16", DType::f32, DType::bf16, StateRounding::per_token},
+    {"bf16_per_token", DType::bf16, DType::bf16, StateRounding::per_token},
+    {"f16_per_token", DType::f16, DType::f32, StateRounding::per_token},
+    {"bf16_per_commit", DType::bf16, DType::f16, StateRounding::per_commit},
+    {"f16_per_commit", DType::f16, DType::f16, StateRounding::per_commit},
+};
+
+/// Small, and none a power of two throughout; HV/H = 1, 2, 3.
+struct Shape {
+  int64_t H, HV, K, V, rows, conv_width;
+};
+constexpr Shape kShapes[] = {{1, 1, 8, 8, 5, 4}, {1, 2, 12, 5, 3, 2}, {2, 6, 16, 20, 8, 3}, {1, 3, 9, 17, 4, 4}, {2, 2, 20, 8, 6, 3}};
+
+using Param = std::tuple<std::string, size_t, size_t>;
+
+class Trace : public ::testing::TestWithParam<Param> {};
+
+TEST_P(Trace, EqualsPlainDecoding) {
+  const auto& [impl, gate, precision] = GetParam();
+  const Shape& shape = kShapes[(gate * std::size(kPrecisions) + precision) % std::size(kShapes)];
+  RigConfig config;
+  config.pool = {.layers = 2,
+                 .slots = 6,
+                 .H = shape.H,
+                 .HV = shape.HV,
+                 .K = shape.K,
+                 .V = shape.V,
+                 .kind = kGates[gate].kind,
+                 .state_dtype = kPrecisions[precision].state,
+                 .act_dtype = kPrecisions[precision].act,
+                 .ring_rows = shape.rows,
+                 .conv_width = shape.conv_width,
+                 .state_rounding = kPrecisions[precision].rounding};
+  config.safe_gate = kGates[gate].safe;
+  config.conv = precision != 3;
+  config.out_dtype = precision % 2 == 0 ? DType::f32 : config.pool.act_dtype;
+  config.seed = 1 + gate * 10 + precision;
+  const uint64_t seed = 1000 + config.seed;
+  RecordProperty("seed", static_cast<int>(seed));
+
+  constexpr int kSteps = 1000;
+  Tracer tracer(config, impl, seed);
+  for (int step = 0; step < kSteps; ++step) {
+    tracer.step(step);
+    ASSERT_FALSE(HasFailure()) << "seed " << seed << ", step " << step;
+  }
+  // A trace that skipped a kind of act proves nothing about it.
+  for (const char* kind :
+       {"verify", "decode", "commit", "acquire", "release", "reset", "copy", "materialise", "materialise refused", "export",
+        "import", "misuse", "replay", "tracked", "accept 0", "window replaced", "refused call", "done", "null_row",
+        "slot_out_of_range", "duplicate_slot", "accept_out_of_range", "no_pending_window", "stale_generation",
+        "window_too_long", "track_out_of_range", "slot_not_acquired"}) {
+    EXPECT_TRUE(tracer.counts().contains(kind)) << kind << " never happened";
+  }
+}
+
+std::vector<std::string> impls() {
+  std::vector<std::string> names;
+  for (std::string_view name : implementations()) names.emplace_back(name);
+  return names;
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    All, Trace,
+    ::testing::Combine(::testing::ValuesIn(impls()), ::testing::Range(size_t{0}, std::size(kGates)),
+                       ::testing::Range(size_t{0}, std::size(kPrecisions))),
+    [](const auto& info) {
+      std::string name = std::get<0>(info.param) + "_" + kGates[std::get<1>(info.param)].name + "_" +
+                         kPrecisions[std::get<2>(info.param)].name;
+      for (char& c : name) c = std::isalnum(static_cast<unsigned char>(c)) ? c : '_';
+      return name;
+    });
+
+}  // namespace
+}  // namespace ringfold::test

@@ -1,0 +1,449 @@
+#include "trace/tracer.h"
+
+#include <algorithm>
+#include <climits>
+#include <map>
+
+namespace ringfold::test {
+namespace {
+
+using check::fill_poison;
+using check::pack;
+using check::slice;
+
+std::vector<int32_t> as_ints(const std::vector<RowStatus>& statuses) {
+  std::vector<int32_t> out;
+  for (RowStatus s : statuses) out.push_back(static_cast<int32_t>(s));
+  return out;
+}
+
+bool all_zero(const TensorView& view) {
+  const Bytes bytes = pack(view);
+  return std::all_of(bytes.begin(), bytes.end(), [](std::byte b) { return b == std::byte{0}; });
+}
+
+bool refused(RowStatus s) { return s != RowStatus::done && s != RowStatus::null_row; }
+
+}  // namespace
+
+Tracer::Tracer(const RigConfig& config, std::string impl, uint64_t seed)
+    : rig_(config), plain_(rig_), impl_(std::move(impl)), rng_(seed), pool_(rig_.make_pool()) {
+  PoolConfig other = rig_.pool_config();
+  other.slots = 2;
+  EXPECT_TRUE(Pool::create(other, &second_).ok());
+  Slot unused;
+  EXPECT_TRUE(second_->acquire(&unused).ok());
+  for (int32_t id = 0; id < rig_.pool_config().slots; ++id) poison_slot(id);
+}
+
+void Tracer::step(int number) {
+  const std::pair<int, void (Tracer::*)()> acts[] = {
+      {30, &Tracer::verify}, {28, &Tracer::commit},      {8, &Tracer::decode},     {7, &Tracer::acquire},
+      {4, &Tracer::release}, {2, &Tracer::reset},        {6, &Tracer::copy},       {5, &Tracer::materialise},
+      {4, &Tracer::export_one}, {4, &Tracer::import_one}, {2, &Tracer::misuse}};
+  int roll = below(100);
+  for (const auto& [weight, act] : acts) {
+    if (roll < weight) {
+      (this->*act)();
+      break;
+    }
+    roll -= weight;
+  }
+  poison_stale_rows();
+  check(number);
+}
+
+std::vector<int> Tracer::tokens(int64_t n) {
+  std::vector<int> list;
+  for (int64_t i = 0; i < n; ++i) list.push_back(below(rig_.config().vocab));
+  return list;
+}
+
+std::vector<int32_t> Tracer::layer_order() { return rng_.permutation(rig_.layers()); }
+
+int32_t Tracer::free_slot() {
+  for (int32_t id = 0; id < rig_.pool_config().slots; ++id) {
+    if (find(id) == nullptr) return id;
+  }
+  return -1;
+}
+
+Tenant* Tracer::find(int32_t slot) {
+  for (Tenant& t : live_) {
+    if (t.slot.id == slot) return &t;
+  }
+  return nullptr;
+}
+
+std::pair<Row, RowStatus> Tracer::hostile_row(int64_t n_tokens, bool may_be_long) {
+  const auto slots = static_cast<int32_t>(rig_.pool_config().slots);
+  Row row;
+  row.tokens.assign(static_cast<size_t>(n_tokens), Row::kNaN);
+  switch (below(5)) {
+    case 0:
+      row.slot = chance(50) ? slots : INT_MAX;
+      return {row, RowStatus::slot_out_of_range};
+    case 1:
+      if (free_slot() >= 0) {
+        row.slot = free_slot();
+        return {row, RowStatus::slot_not_acquired};
+      }
+      break;
+    case 2:
+      if (may_be_long && !live_.empty()) {
+        row.slot = live_[below(static_cast<int64_t>(live_.size()))].slot.id;
+        row.tokens = tokens(rig_.pool_config().ring_rows + 1 + below(3));
+        return {row, RowStatus::window_too_long};
+      }
+      break;
+    default:
+      break;
+  }
+  row.slot = chance(50) ? -1 : INT_MIN;
+  return {row, RowStatus::null_row};
+}
+
+void Tracer::verify() { run_window(false); }
+void Tracer::decode() { run_window(true); }
+
+void Tracer::run_window(bool decode) {
+  counts_[decode ? "decode" : "verify"]++;
+  const int64_t most = rig_.pool_config().ring_rows + (decode ? 2 : 0);
+  const bool dense = chance(25);
+  const int64_t dense_length = 1 + below(most);
+  const auto length = [&] { return dense ? dense_length : decode ? 1 + below(most) : below(most + 1); };
+  std::vector<std::pair<Row, RowStatus>> wanted;
+  for (const Tenant& t : live_) {
+    if (chance(55)) wanted.push_back({{.slot = t.slot.id, .tokens = tokens(length())}, RowStatus::done});
+  }
+  while (chance(30)) wanted.push_back(hostile_row(length(), !dense && !decode));
+  if (!live_.empty() && chance(10)) {
+    const int32_t id = live_[below(static_cast<int64_t>(live_.size()))].slot.id;
+    for (int i = 0; i < 2; ++i) wanted.push_back({{.slot = id, .tokens = tokens(length())}, RowStatus::done});
+  }
+  std::vector<Row> rows;
+  std::vector<RowStatus> want;
+  for (int32_t i : rng_.permutation(static_cast<int64_t>(wanted.size()))) {
+    rows.push_back(wanted[i].first);
+    want.push_back(wanted[i].second);
+  }
+  std::map<int32_t, int> uses;
+  for (const Row& row : rows) uses[row.slot]++;
+  bool any_refused = false;
+  for (size_t r = 0; r < rows.size(); ++r) {
+    if (want[r] == RowStatus::done && uses[rows[r].slot] > 1) want[r] = RowStatus::duplicate_slot;
+    any_refused |= refused(want[r]);
+  }
+  StepOptions options{.impl = impl_, .dense = dense && !rows.empty(), .with_status = chance(80), .layers = layer_order()};
+  const StepResult result =
+      decode ? rig_.decode(target_of(*pool_), rows, options) : rig_.verify(target_of(*pool_), rows, options);
+  EXPECT_EQ(result.trouble, "");
+  if (any_refused && !options.with_status) {
+    counts_["refused call"]++;
+    EXPECT_EQ(result.status.code(), Code::invalid_argument);
+    return;
+  }
+  ASSERT_TRUE(result.status.ok()) << result.status.message();
+  if (options.with_status) {
+    EXPECT_EQ(result.row_status, as_ints(want));
+  }
+  for (size_t r = 0; r < rows.size(); ++r) {
+    counts_[to_string(want[r])]++;
+    if (want[r] != RowStatus::done) {
+      for (int64_t layer = 0; layer < rig_.layers(); ++layer) EXPECT_TRUE(all_zero(result.row(layer, r))) << "row " << r;
+      continue;
+    }
+    Tenant& t = *find(rows[r].slot);
+    Plain::State after = t.plain;
+    const std::vector<Bytes> out = plain_.decode(&after, rows[r].tokens, impl_);
+    for (int64_t layer = 0; layer < rig_.layers(); ++layer) {
+      EXPECT_EQ(check::changed(result.row(layer, r), out[layer]), "") << "outputs of row " << r << ", layer " << layer;
+    }
+    if (decode) {
+      t.plain = std::move(after);
+      t.window.reset();
+    } else {
+      if (t.window) counts_["window replaced"]++;
+      t.window = rows[r].tokens;
+    }
+  }
+}
+
+void Tracer::commit() {
+  counts_["commit"]++;
+  struct Entry {
+    int32_t slot = -1, generation = 0, accept = 0, track = -1, step = -1;
+  };
+  const auto slots = static_cast<int32_t>(rig_.pool_config().slots);
+  std::vector<Entry> entries;
+  const auto add = [&](const Tenant& t) {
+    const auto n = static_cast<int32_t>(t.window ? t.window->size() : 0);
+    Entry e{.slot = t.slot.id, .generation = t.slot.generation, .accept = chance(25) ? 0 : below(n + 1)};
+    if (chance(8)) e.accept = chance(50) ? n + 1 : chance(50) ? -1 : INT_MAX;
+    if (chance(6)) e.generation += chance(50) ? 1 : -1;
+    if (chance(30)) {
+      e.track = chance(85) && !live_.empty() ? live_[below(static_cast<int64_t>(live_.size()))].slot.id : below(slots + 2);
+      e.step = chance(85) && e.accept > 0 && e.accept <= n ? below(e.accept) : below(8) - 1;
+    }
+    entries.push_back(e);
+  };
+  for (const Tenant& t : live_) {
+    if (chance(t.window ? 60 : 8)) add(t);
+  }
+  if (!live_.empty() && chance(6)) add(live_[below(static_cast<int64_t>(live_.size()))]);
+  while (chance(25)) {
+    const Row row = hostile_row(0, false).first;
+    entries.push_back({.slot = row.slot, .accept = below(3), .track = below(slots + 1) - 1, .step = below(3) - 1});
+  }
+  std::vector<Entry> rows;
+  for (int32_t i : rng_.permutation(static_cast<int64_t>(entries.size()))) rows.push_back(entries[i]);
+
+  const bool with_generations = chance(70), with_status = chance(80), with_track = chance(80);
+  std::map<int32_t, int> writers;
+  const auto tracks = [&](const Entry& e) { return with_track && e.slot >= 0 && e.track >= 0 && e.step >= 0; };
+  for (const Entry& e : rows) {
+    writers[e.slot]++;
+    if (tracks(e)) writers[e.track]++;
+  }
+  std::vector<RowStatus> want;
+  bool any_refused = false;
+  for (const Entry& e : rows) {
+    const Tenant* t = find(e.slot);
+    RowStatus s = RowStatus::done;
+    if (e.slot < 0) {
+      s = RowStatus::null_row;
+    } else if (e.slot >= slots) {
+      s = RowStatus::slot_out_of_range;
+    } else if (with_generations && (t == nullptr || t->slot.generation != e.generation)) {
+      s = RowStatus::stale_generation;
+    } else if (t == nullptr) {
+      s = RowStatus::slot_not_acquired;
+    } else if (!t->window) {
+      s = RowStatus::no_pending_window;
+    } else if (e.accept < 0 || e.accept > static_cast<int64_t>(t->window->size())) {
+      s = RowStatus::accept_out_of_range;
+    } else if (tracks(e) && (e.track >= slots || e.step >= e.accept)) {
+      s = RowStatus::track_out_of_range;
+    } else if (tracks(e) && find(e.track) == nullptr) {
+      s = RowStatus::slot_not_acquired;
+    } else if (writers[e.slot] > 1 || (tracks(e) && writers[e.track] > 1)) {
+      s = RowStatus::duplicate_slot;
+    }
+    want.push_back(s);
+    any_refused |= refused(s);
+  }
+
+  // Columns of one wider table: every index array has a stride of its own.
+  const auto B = static_cast<int64_t>(rows.size());
+  std::vector<Entry> table = rows;
+  if (table.empty()) table.resize(1);
+  const auto column = [&](int32_t Entry::*member) { return TensorView(&(table[0].*member), DType::i32, {B}, {5}); };
+  static_assert(sizeof(Entry) == 5 * sizeof(int32_t));
+  std::vector<int32_t> status(static_cast<size_t>(B), 77);
+  CommitArgs args;
+  args.slot_ids = column(&Entry::slot);
+  args.num_accepted = column(&Entry::accept);
+  if (with_generations) args.generations = column(&Entry::generation);
+  if (with_track) args.track_slots = column(&Entry::track), args.track_steps = column(&Entry::step);
+  if (with_status) args.row_status = TensorView(status.data(), DType::i32, {B});
+  args.impl = impl_;
+  const Status s = ringfold::commit(*pool_, args);
+  if (any_refused && !with_status) {
+    counts_["refused call"]++;
+    EXPECT_EQ(s.code(), Code::invalid_argument);
+    return;
+  }
+  ASSERT_TRUE(s.ok()) << s.message();
+  if (with_status) {
+    EXPECT_EQ(status, as_ints(want));
+  }
+  for (size_t r = 0; r < rows.size(); ++r) {
+    counts_[to_string(want[r])]++;
+    if (want[r] != RowStatus::done) continue;
+    const Entry& e = rows[r];
+    Tenant& t = *find(e.slot);
+    const auto prefix = [&](int32_t n) { return std::vector<int>(t.window->begin(), t.window->begin() + n); };
+    if (tracks(e)) {
+      counts_["tracked"]++;
+      Tenant& snapshot = *find(e.track);
+      snapshot.plain = t.plain;
+      plain_.decode(&snapshot.plain, prefix(e.step + 1), impl_);
+      snapshot.window.reset();
+    }
+    if (e.accept == 0) counts_["accept 0"]++;
+    plain_.decode(&t.plain, prefix(e.accept), impl_);
+    t.window.reset();
+  }
+}
+
+void Tracer::acquire() {
+  counts_["acquire"]++;
+  std::vector<Slot> slots(static_cast<size_t>(1 + below(2)));
+  const bool fits = static_cast<int64_t>(slots.size()) <= pool_->free_slots();
+  EXPECT_EQ(pool_->acquire(slots).ok(), fits);
+  if (!fits) return;
+  for (const Slot& s : slots) {
+    poisoned_.erase(s.id);
+    live_.push_back({.slot = s, .plain = plain_.zero(), .window = {}});
+  }
+}
+
+void Tracer::release() {
+  if (live_.empty()) return;
+  counts_["release"]++;
+  const auto at = live_.begin() + below(static_cast<int64_t>(live_.size()));
+  EXPECT_TRUE(pool_->release(at->slot).ok());
+  stale_.push_back(at->slot);
+  poison_slot(at->slot.id);
+  live_.erase(at);
+}
+
+void Tracer::reset() {
+  if (live_.empty()) return;
+  counts_["reset"]++;
+  Tenant& t = live_[below(static_cast<int64_t>(live_.size()))];
+  EXPECT_TRUE(pool_->reset(t.slot).ok());
+  t.plain = plain_.zero();
+  t.window.reset();
+}
+
+void Tracer::copy() {
+  if (live_.empty()) return;
+  counts_["copy"]++;
+  const auto n = static_cast<int64_t>(live_.size());
+  const std::vector<int32_t> order = rng_.permutation(n);
+  std::vector<Slot> src, dst;
+  std::vector<Tenant> next = live_;
+  for (int64_t i = 0, pairs = 1 + below(n); i < pairs; ++i) {
+    const int from = below(n);
+    src.push_back(live_[from].slot);
+    dst.push_back(live_[order[i]].slot);
+    next[order[i]].plain = live_[from].plain;
+    next[order[i]].window = live_[from].window;
+  }
+  EXPECT_TRUE(pool_->copy(src, dst).ok());
+  live_ = std::move(next);
+}
+
+void Tracer::materialise() {
+  if (live_.size() < 2) return;
+  const std::vector<int32_t> order = rng_.permutation(static_cast<int64_t>(live_.size()));
+  const Tenant& src = live_[order[0]];
+  Tenant& dst = live_[order[1]];
+  const auto rows = static_cast<int64_t>(src.window ? src.window->size() : 0);
+  const int n = chance(10) ? static_cast<int>(rows) + 1 : below(rows + 1);
+  const Status s = pool_->materialise(src.slot, n, dst.slot);
+  if (n > rows) {
+    counts_["materialise refused"]++;
+    EXPECT_EQ(s.code(), Code::invalid_argument);
+    return;
+  }
+  counts_["materialise"]++;
+  ASSERT_TRUE(s.ok()) << s.message();
+  dst.plain = src.plain;
+  if (n > 0) plain_.decode(&dst.plain, {src.window->begin(), src.window->begin() + n}, impl_);
+  dst.window.reset();
+}
+
+void Tracer::export_one() {
+  if (live_.empty()) return;
+  counts_["export"]++;
+  const Tenant& t = live_[below(static_cast<int64_t>(live_.size()))];
+  Parcel parcel{.bytes = Bytes(pool_->export_size()), .plain = t.plain, .window = t.window};
+  EXPECT_TRUE(pool_->export_slot(t.slot, parcel.bytes).ok());
+  if (chance(50)) {  // by way of another pool
+    const Slot there{.id = 0, .generation = 1};
+    EXPECT_TRUE(second_->import_slot(parcel.bytes, there).ok());
+    Bytes again(second_->export_size());
+    EXPECT_TRUE(second_->export_slot(there, again).ok());
+    EXPECT_EQ(again, parcel.bytes);
+    parcel.bytes = std::move(again);
+  }
+  parcels_.push_back(std::move(parcel));
+  if (parcels_.size() > 4) parcels_.erase(parcels_.begin());
+}
+
+void Tracer::import_one() {
+  if (live_.empty() || parcels_.empty()) return;
+  counts_["import"]++;
+  Tenant& t = live_[below(static_cast<int64_t>(live_.size()))];
+  const Parcel& parcel = parcels_[below(static_cast<int64_t>(parcels_.size()))];
+  if (chance(20)) {
+    Bytes bad = parcel.bytes;
+    bad[below(static_cast<int64_t>(bad.size()))] ^= std::byte{0x10};
+    EXPECT_EQ(pool_->import_slot(bad, t.slot).code(), Code::invalid_argument);
+    return;
+  }
+  EXPECT_TRUE(pool_->import_slot(parcel.bytes, t.slot).ok());
+  t.plain = parcel.plain;
+  t.window = parcel.window;
+}
+
+void Tracer::misuse() {
+  if (stale_.empty() || live_.empty()) return;
+  counts_["misuse"]++;
+  const Slot bad = stale_[below(static_cast<int64_t>(stale_.size()))];
+  const Slot good = live_[below(static_cast<int64_t>(live_.size()))].slot;
+  Bytes bytes(pool_->export_size());
+  EXPECT_FALSE(pool_->release(bad).ok());
+  EXPECT_FALSE(pool_->reset(bad).ok());
+  EXPECT_FALSE(pool_->copy({&bad, 1}, {&good, 1}).ok());
+  EXPECT_FALSE(pool_->copy({&good, 1}, {&bad, 1}).ok());
+  EXPECT_FALSE(pool_->materialise(bad, 0, good).ok());
+  EXPECT_FALSE(pool_->export_slot(bad, bytes).ok());
+  EXPECT_FALSE(pool_->import_slot(bytes, good).ok());
+}
+
+void Tracer::poison_slot(int32_t id) {
+  const Ring ring = pool_->ring();
+  for (const TensorView& v : {pool_->state(), ring.k, ring.v, ring.g, ring.beta, pool_->conv_state(), pool_->conv_ring()}) {
+    for (int64_t layer = 0; !v.empty() && layer < v.shape[0]; ++layer) fill_poison(slice(v.at(layer), id, 1));
+  }
+  poisoned_.insert(id);
+}
+
+void Tracer::poison_stale_rows() {
+  const int64_t rows = rig_.pool_config().ring_rows;
+  const Ring ring = pool_->ring();
+  for (const Tenant& t : live_) {
+    const auto used = static_cast<int64_t>(t.window ? t.window->size() : 0);
+    for (const TensorView& v : {ring.k, ring.v, ring.g, ring.beta, pool_->conv_ring()}) {
+      for (int64_t layer = 0; !v.empty() && layer < v.shape[0]; ++layer) {
+        fill_poison(slice(v.at(layer).at(t.slot.id), used, rows - used));
+      }
+    }
+  }
+}
+
+void Tracer::check(int number) {
+  for (const Tenant& t : live_) {
+    EXPECT_EQ(compare_slot(*pool_, t.slot.id, t.plain), "");
+    const int32_t want = t.window ? static_cast<int32_t>(t.window->size()) : kNoWindow;
+    for (const TensorView& v : {pool_->pending(), pool_->conv_pending()}) {
+      for (int64_t layer = 0; !v.empty() && layer < v.shape[0]; ++layer) {
+        EXPECT_EQ(check::ints(slice(v.at(layer), t.slot.id, 1))[0], want) << "pending of slot " << t.slot.id;
+      }
+    }
+  }
+  check_free_slots();
+  EXPECT_EQ(pool_->free_slots() + static_cast<int64_t>(live_.size()), rig_.pool_config().slots);
+  if (number % 40 == 39 && !live_.empty()) {
+    counts_["replay"]++;
+    const Tenant& t = live_[below(static_cast<int64_t>(live_.size()))];
+    EXPECT_EQ(plain_.replay(t.plain, "reference"), t.plain) << "slot " << t.slot.id << " replayed from its first token";
+  }
+}
+
+void Tracer::check_free_slots() {
+  for (int32_t id : poisoned_) {
+    for (const TensorView& v : {pool_->state(), pool_->ring().v, pool_->conv_state(), pool_->conv_ring()}) {
+      for (int64_t layer = 0; !v.empty() && layer < v.shape[0]; ++layer) {
+        const Bytes bytes = pack(slice(v.at(layer), id, 1));
+        EXPECT_EQ(bytes, Bytes(bytes.size(), std::byte{0xFF})) << "free slot " << id << " was written";
+      }
+    }
+    EXPECT_EQ(check::ints(slice(pool_->pending(0), id, 1))[0], kNotAcquired);
+  }
+}
+
+}  // namespace ringfold::test
