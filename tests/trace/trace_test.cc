@@ -83,16 +83,18 @@ std::vector<std::string> impls() {
   return names;
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    All, Trace,
-    ::testing::Combine(::testing::ValuesIn(impls()), ::testing::Range(size_t{0}, std::size(kGates)),
-                       ::testing::Range(size_t{0}, std::size(kPrecisions))),
-    [](const auto& info) {
-      std::string name = std::get<0>(info.param) + "_" + kGates[std::get<1>(info.param)].name + "_" +
-                         kPrecisions[std::get<2>(info.param)].name;
-      for (char& c : name) c = std::isalnum(static_cast<unsigned char>(c)) ? c : '_';
-      return name;
-    });
+std::string name_of(const ::testing::TestParamInfo<Param>& trace) {
+  const auto& [impl, gate, precision] = trace.param;
+  std::string name = impl + "_" + kGates[gate].name + "_" + kPrecisions[precision].name;
+  for (char& c : name) c = std::isalnum(static_cast<unsigned char>(c)) ? c : '_';
+  return name;
+}
+
+INSTANTIATE_TEST_SUITE_P(All, Trace,
+                         ::testing::Combine(::testing::ValuesIn(impls()),
+                                            ::testing::Range(size_t{0}, std::size(kGates)),
+                                            ::testing::Range(size_t{0}, std::size(kPrecisions))),
+                         name_of);
 
 }  // namespace
 }  // namespace ringfold::test

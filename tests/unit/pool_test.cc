@@ -1,36 +1,11 @@
 // The pool without arithmetic: sizes, lives of slots, copies, transfer.
 #include <gmock/gmock.h>
 
-#include <cstdlib>
-#include <cstring>
-#include <new>
 #include <set>
 
 #include "ringfold/commit.h"
 #include "support/buffers.h"
-
-namespace {
-/// Bytes that aligned operator new was asked for, and calls of any operator new.
-int64_t g_aligned_bytes = 0;
-int64_t g_calls = 0;
-}  // namespace
-
-void* operator new(size_t bytes) {
-  ++g_calls;
-  if (void* p = std::malloc(bytes == 0 ? 1 : bytes)) return p;
-  throw std::bad_alloc();
-}
-void operator delete(void* p) noexcept { std::free(p); }
-void operator delete(void* p, size_t) noexcept { std::free(p); }
-
-void* operator new(size_t bytes, std::align_val_t align, const std::nothrow_t&) noexcept {
-  ++g_calls;
-  const auto a = static_cast<size_t>(align);
-  if (bytes > (size_t{1} << 40)) return nullptr;
-  g_aligned_bytes += static_cast<int64_t>(bytes);
-  return std::aligned_alloc(a, (bytes + a - 1) / a * a);
-}
-void operator delete(void* p, std::align_val_t) noexcept { std::free(p); }
+#include "unit/count_new.h"
 
 namespace ringfold::test {
 namespace {
