@@ -58,7 +58,8 @@ struct Case {
   std::vector<std::string> unused;  ///< tensors of the file that no step reads
 };
 
-/// Reads and checks a case file. Throws CommandError, which names the tensor or key, what was expected and what was found.
+/// Reads and checks a case file. Throws CommandError, which names the tensor or key, what was expected and what was
+/// found.
 Case read_case(const std::string& path);
 
 }  // namespace ringfold::cli

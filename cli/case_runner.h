@@ -19,9 +19,9 @@ struct NamedOutput {
   CaseTensor tensor;
 };
 
-/// Runs every step in order and returns the output tensors of docs/case-files.md: `i.o`, `i.states`, `i.status`, `state`, and
-/// with dump_ring `ring.k ring.v ring.g ring.beta`. A refused row is a code in `i.status`, not an error. Throws CommandError
-/// when the library refuses a whole call; `where` starts its message.
+/// Runs every step in order and returns the output tensors of docs/case-files.md: `i.o`, `i.states`, `i.status`,
+/// `state`, and with dump_ring `ring.k ring.v ring.g ring.beta`. A refused row is a code in `i.status`, not an error.
+/// Throws CommandError when the library refuses a whole call; `where` starts its message.
 std::vector<NamedOutput> run_case(const Case& input, const RunOptions& options, const std::string& where);
 
 }  // namespace ringfold::cli

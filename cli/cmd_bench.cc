@@ -13,8 +13,9 @@ namespace ringfold::cli {
 namespace {
 
 constexpr const char* kFooter =
-    R"(Every row is checked against the reference, then timed beside two twins in the same run: one moves the same bytes, one does the
-same number of multiply-adds from registers. ratio = slower twin / ringfold; 1 means that nothing is left to gain.
+    R"(Every row is checked against the reference, then timed beside two twins in the same run: one
+moves the same bytes, one does the same number of multiply-adds from registers.
+ratio = slower twin / ringfold; 1 means that nothing is left to gain.
 Examples:
   ringfold bench                    the standard set
   ringfold bench --list             keys of all rows, nothing timed

@@ -17,8 +17,9 @@ namespace ringfold::cli {
 namespace {
 
 constexpr const char* kFooter =
-    R"(Each line of the contract (docs/contract.md) runs over a grid of gates, shapes, dtypes and layouts. A cell says ok with the
-number of configurations, FAIL with how many failed, or skip; reasons and first failures follow the table.
+    R"(Each line of the contract (docs/contract.md) runs over a grid of gates, shapes, dtypes and
+layouts. A cell says ok with the number of configurations, FAIL with how many failed, or skip; reasons and first
+failures follow the table.
 Examples:
   ringfold check                          all implementations, all lines, the whole grid
   ringfold check --quick                  a small grid, in seconds

@@ -14,14 +14,15 @@ namespace ringfold::cli {
 namespace {
 
 constexpr const char* kFooter =
-    R"(Traffic is bytes of state and ring per step and request, for each fold policy, next to storing one state per draft token.
-Only on_commit is built; the others are listed for comparison.
+    R"(Traffic is bytes of state and ring per step and request, for each fold policy, next to storing
+one state per draft token. Only on_commit is built; the others are listed for comparison.
 Examples:
   ringfold explain --preset qwen3.5-35b --window 4 --rows 32
   ringfold explain --op fold --mixer kda --shape 32,32,128,128 --state bf16 --act bf16
   ringfold explain --preset kimi-linear --impl reference --json)";
 
-/// Published shapes of one recurrent layer, and how many such layers the model has (1 where only the layer is described).
+/// Published shapes of one recurrent layer, and how many such layers the model has (1 where only the layer is
+/// described).
 struct Preset {
   MixerKind kind;
   int64_t H, HV, K, V;

@@ -24,7 +24,8 @@ class CommandError : public std::runtime_error {
   int exit_code_;
 };
 
-/// Throws a CommandError unless `status` is ok. `where` names the file or step; a bug in ringfold exits with kExitFailed.
+/// Throws a CommandError unless `status` is ok. `where` names the file or step; a bug in ringfold exits with
+/// kExitFailed.
 void require(const Status& status, const std::string& where);
 
 /// Registers one subcommand. Its callback leaves the exit code in *exit_code, or throws a CommandError.

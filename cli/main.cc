@@ -19,9 +19,9 @@ void require(const Status& status, const std::string& where) {
 namespace {
 
 constexpr const char* kFooter = R"(Examples:
-  ringfold generate models/hybrid-byte --prompt "In the beginning"   text, with drafts, checked against plain decoding
+  ringfold generate models/hybrid-byte --prompt "In the beginning"   text with drafts, checked against plain decoding
   ringfold run case.safetensors -o out.safetensors                   execute a case file
-  ringfold check                                                     the contract, on every implementation of this machine
+  ringfold check                                                     the contract, on every implementation here
   ringfold explain --preset qwen3.5-35b --window 4                   what would run, and what it costs
   ringfold bench verify                                              time the verify rows beside their twins
 Exit codes: 0 done, 1 done and not in order, 2 refused (usage, file, or something that this build cannot do).)";

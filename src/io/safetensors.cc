@@ -86,7 +86,8 @@ std::string shown(const json& value) {
   return text;
 }
 
-/// Parses the header and refuses keys that occur twice in one object (a JSON library would keep the last one, silently).
+/// Parses the header and refuses keys that occur twice in one object (a JSON library would keep the last one,
+/// silently).
 Status parse_header(const std::string& path, const char* text, size_t size, json* header) {
   std::vector<std::set<std::string>> open_objects;
   std::string duplicate;
@@ -263,7 +264,8 @@ Status check_tensors(const std::vector<NamedTensor>& tensors) {
   return {};
 }
 
-/// Header text (padded with spaces so that the data starts at a multiple of 8), for tensors in the order they are written.
+/// Header text (padded with spaces so that the data starts at a multiple of 8), for tensors in the order they are
+/// written.
 Status make_header(const std::vector<const NamedTensor*>& order, const std::map<std::string, std::string>& metadata,
                    std::string* text) {
   json header = json::object();

@@ -22,16 +22,17 @@ struct StoredTensor {
   std::vector<int64_t> shape;
   std::span<const std::byte> bytes;
 
-  /// As a view, if the dtype is one that ringfold has, the rank is 1 to TensorView::kMaxRank and the bytes are aligned for
-  /// the dtype (a file with a header of odd length breaks that); nothing otherwise.
+  /// As a view, if the dtype is one that ringfold has, the rank is 1 to TensorView::kMaxRank and the bytes are aligned
+  /// for the dtype (a file with a header of odd length breaks that); nothing otherwise.
   std::optional<TensorView> view() const;
 };
 
 /// An open file. Tensors point into the mapping and live as long as this object.
 class SafetensorsFile {
  public:
-  /// Checks everything before it returns: header length, JSON, dtypes, shapes, offsets (in range, no overlap, sizes agree).
-  /// Errors: not_found (no such file), invalid_argument (names the tensor or key, what was expected and what was found).
+  /// Checks everything before it returns: header length, JSON, dtypes, shapes, offsets (in range, no overlap, sizes
+  /// agree). Errors: not_found (no such file), invalid_argument (names the tensor or key, what was expected and what
+  /// was found).
   static Status open(const std::string& path, std::unique_ptr<SafetensorsFile>* file);
   ~SafetensorsFile();
   SafetensorsFile(const SafetensorsFile&) = delete;
@@ -57,7 +58,8 @@ struct NamedTensor {
   TensorView view;
 };
 
-/// Writes a file that open() accepts: to a temporary name beside it first, then renamed, so a reader never sees half a file.
+/// Writes a file that open() accepts: to a temporary name beside it first, then renamed, so a reader never sees half a
+/// file.
 Status write_safetensors(const std::string& path, const std::vector<NamedTensor>& tensors,
                          const std::map<std::string, std::string>& metadata);
 
