@@ -352,7 +352,7 @@ World::World(const Config& c, std::string_view name) : config(c), impl(name) {
 }
 
 Store World::make_store(int64_t stream) const {
-  Store s(config, num_slots, config.window + 1);
+  Store s(config, num_slots, std::min<int64_t>(config.window + 1, kMaxWindow));  // a row to spare, as in an engine's ring
   s.fill(slots, stream);
   return s;
 }

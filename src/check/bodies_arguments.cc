@@ -1,0 +1,107 @@
+// C12, second half: calls whose arguments contradict each other are refused whole, with a message, and change nothing.
+#include <functional>
+
+#include "check/bodies.h"
+
+namespace ringfold::check {
+namespace {
+
+template <class Args>
+struct BadCall {
+  const char* name;
+  Code code;
+  const char* mentions;  ///< part of the message: the argument's name
+  std::function<void(Args&)> spoil;
+};
+
+template <class Args>
+void run(Judge& judge, const char* op, const std::vector<BadCall<Args>>& cases, const std::function<Args()>& good,
+         const std::function<Status(const Args&)>& call, const std::vector<TensorView>& memory) {
+  std::vector<Bytes> before;
+  for (const TensorView& view : memory) before.push_back(pack(view));
+  for (const BadCall<Args>& bad : cases) {
+    Args args = good();
+    bad.spoil(args);
+    const std::string name = std::string(op) + " with " + bad.name;
+    const Status status = call(args);
+    judge.refused(status, bad.code, name);
+    judge.that(status.message().find(bad.mentions) != std::string::npos,
+               name + ": the message does not name " + bad.mentions + ": " + status.message());
+    for (size_t i = 0; i < memory.size(); ++i) judge.untouched(memory[i], before[i], name + ": buffer " + std::to_string(i));
+  }
+}
+
+template <class Args>
+std::vector<BadCall<Args>> window_cases() {
+  using A = Args;
+  constexpr Code kInvalid = Code::invalid_argument;
+  return {
+      {"an unknown implementation", Code::not_found, "no-such", [](A& a) { a.impl = "no-such"; }},
+      {"no q", kInvalid, "q", [](A& a) { a.window.q = {}; }},
+      {"q without memory", kInvalid, "q", [](A& a) { a.window.q.data = nullptr; }},
+      {"k of another head dim", kInvalid, "k", [](A& a) { --a.window.k.shape[a.window.k.rank - 1]; }},
+      {"v of more heads than the state", kInvalid, "", [](A& a) { ++a.window.v.shape[a.window.v.rank - 2]; }},
+      {"an innermost stride of v that is not 1", kInvalid, "v",
+       [](A& a) {
+         a.window.v.shape[a.window.v.rank - 1] = 2;
+         a.window.v.stride[a.window.v.rank - 1] = 2;
+       }},
+      {"a of too few tokens", kInvalid, "a", [](A& a) { a.window.a.shape[0] += 1; }},
+      {"integer b", kInvalid, "b", [](A& a) { a.window.b.dtype = DType::i32; }},
+      {"float slot_ids", kInvalid, "slot_ids", [](A& a) { a.window.slot_ids.dtype = DType::f32; }},
+      {"no A_log", kInvalid, "A_log", [](A& a) { a.mixer.A_log = {}; }},
+      {"a NaN softplus_beta", kInvalid, "softplus_beta", [](A& a) { a.mixer.softplus_beta = __builtin_nanf(""); }},
+      {"softplus_beta 0", kInvalid, "softplus_beta", [](A& a) { a.mixer.softplus_beta = 0; }},
+      {"lower_bound 0", kInvalid, "lower_bound", [](A& a) { a.mixer.lower_bound = 0.0f; }},
+      {"an infinite scale", kInvalid, "scale", [](A& a) { a.mixer.scale = __builtin_inff(); }},
+      {"no state", kInvalid, "state", [](A& a) { a.state = {}; }},
+      {"a state of too large K", kInvalid, "state", [](A& a) { ++a.state.shape[3]; }},
+      {"an integer state", kInvalid, "state", [](A& a) { a.state.dtype = DType::i32; }},
+      {"no out", kInvalid, "out", [](A& a) { a.out = {}; }},
+      {"an integer out", kInvalid, "out", [](A& a) { a.out.dtype = DType::i32; }},
+      {"row_status of another length", kInvalid, "row_status", [](A& a) { ++a.row_status.shape[0]; }},
+      {"pending of another length", kInvalid, "pending", [](A& a) { --a.pending.shape[0]; }},
+      {"a state on a CUDA device", Code::unsupported, "", [](A& a) { a.state.device = Device::cuda; }},
+  };
+}
+
+}  // namespace
+
+void refused_arguments(Judge& judge, const Config& config, std::string_view impl) {
+  const World world(config, impl);
+  const Store store = world.make_store();
+  Batch batch = world.batch(0);
+  const Ring ring = store.ring();
+  const std::vector<TensorView> memory{store.state(), ring.k, ring.v, ring.g, ring.beta, store.pending(), batch.out,
+                                       batch.row_status};
+  constexpr Code kInvalid = Code::invalid_argument;
+
+  auto verify_cases = window_cases<VerifyArgs>();
+  verify_cases.push_back({"a ring without g", kInvalid, "ring", [](VerifyArgs& a) { a.ring.g = {}; }});
+  verify_cases.push_back({"a ring of other slots", kInvalid, "ring", [](VerifyArgs& a) { --a.ring.beta.shape[0]; }});
+  verify_cases.push_back({"a ring of integers", kInvalid, "ring", [](VerifyArgs& a) { a.ring.k.dtype = DType::i32; }});
+  verify_cases.push_back({"snapshots of another shape", kInvalid, "snapshots", [](VerifyArgs& a) { a.snapshots = a.state; }});
+  run<VerifyArgs>(judge, "verify", verify_cases, [&] { return world.verify_args(store, 0, batch); },
+                  [](const VerifyArgs& a) { return verify(a); }, memory);
+  run<DecodeArgs>(judge, "decode", window_cases<DecodeArgs>(), [&] { return world.decode_args(store, 0, batch); },
+                  [](const DecodeArgs& a) { return decode(a); }, memory);
+
+  const RowBuffers ids(world.slots), counts(std::vector<int32_t>(world.slots.size(), 0));
+  const std::vector<int32_t> twice{0, 0}, past{static_cast<int32_t>(config.layers)}, negative{-1};
+  const std::vector<BadCall<FoldArgs>> fold_cases{
+      {"an unknown implementation", Code::not_found, "no-such", [](FoldArgs& a) { a.impl = "no-such"; }},
+      {"no state", kInvalid, "state", [](FoldArgs& a) { a.state = {}; }},
+      {"a ring of other slots", kInvalid, "ring", [](FoldArgs& a) { --a.ring.v.shape[1]; }},
+      {"a ring k of another head dim", kInvalid, "ring", [](FoldArgs& a) { ++a.ring.k.shape[4]; }},
+      {"a layer twice", kInvalid, "layers", [&](FoldArgs& a) { a.layers = twice; }},
+      {"a layer past the last", kInvalid, "layers", [&](FoldArgs& a) { a.layers = past; }},
+      {"a negative layer", kInvalid, "layers", [&](FoldArgs& a) { a.layers = negative; }},
+      {"num_accepted of another length", kInvalid, "num_accepted", [](FoldArgs& a) { ++a.num_accepted.shape[0]; }},
+      {"track_slots without track_steps", kInvalid, "track_steps", [](FoldArgs& a) { a.track_slots = a.slot_ids; }},
+      {"pending of another length", kInvalid, "pending", [](FoldArgs& a) { --a.pending.shape[1]; }},
+  };
+  run<FoldArgs>(judge, "fold", fold_cases, [&] { return world.fold_args(store, ids, counts); },
+                [](const FoldArgs& a) { return fold(a); }, memory);
+}
+
+}  // namespace ringfold::check

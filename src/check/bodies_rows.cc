@@ -1,0 +1,315 @@
+// C11, C12: null rows, and rows that are refused, with the reason in row_status.
+#include <algorithm>
+#include <limits>
+
+#include "check/bodies.h"
+#include "check/conv_world.h"
+
+namespace ringfold::check {
+namespace {
+
+std::vector<Bytes> bytes_of(const Store& store) {
+  std::vector<Bytes> all;
+  const Ring ring = store.ring();
+  for (const TensorView& view : {store.state(), ring.k, ring.v, ring.g, ring.beta, store.pending()}) all.push_back(pack(view));
+  return all;
+}
+
+void untouched(Judge& judge, const Store& store, const std::vector<Bytes>& before, const std::string& what) {
+  const Ring ring = store.ring();
+  const TensorView views[] = {store.state(), ring.k, ring.v, ring.g, ring.beta, store.pending()};
+  const char* names[] = {" state", " ring k", " ring v", " ring g", " ring beta", " pending"};
+  for (int i = 0; i < 6; ++i) judge.untouched(views[i], before[i], what + names[i]);
+}
+
+/// A good row on each slot of the world, with odd rows between them that have poisoned inputs.
+struct Mixed {
+  std::vector<Row> rows;
+  std::vector<size_t> good_at;
+  std::vector<size_t> odd_at;
+};
+
+Mixed interleave(const World& world, const std::vector<int32_t>& odd_slots) {
+  Mixed mixed;
+  size_t odd = 0;
+  const auto add_odd = [&] {
+    if (odd == odd_slots.size()) return;
+    mixed.odd_at.push_back(mixed.rows.size());
+    mixed.rows.push_back({nullptr, 0, world.config.window, odd_slots[odd++]});
+  };
+  add_odd();
+  for (size_t r = 0; r < world.slots.size(); ++r) {
+    mixed.good_at.push_back(mixed.rows.size());
+    mixed.rows.push_back({&world.sequences[0][r], 0, world.lengths[r], world.slots[r]});
+    add_odd();
+  }
+  while (odd < odd_slots.size()) add_odd();
+  return mixed;
+}
+
+/// verify and decode with odd rows in between: their outputs are zeros, their status is `expected`, the good rows and all memory
+/// are as without them.
+void odd_rows(Judge& judge, const World& world, const std::vector<int32_t>& odd_slots, RowStatus expected) {
+  const std::string name = std::string("a row with status ") + to_string(expected);
+  for (bool decoding : {false, true}) {
+    const Store alone = world.make_store(), mixed_store = world.make_store();
+    Batch good = world.batch(0);
+    const Mixed mixed = interleave(world, odd_slots);
+    Batch batch = world.batch(world.config.layout, mixed.rows);
+    std::vector<RowStatus> statuses(mixed.rows.size(), RowStatus::done);
+    for (size_t r : mixed.odd_at) statuses[r] = expected;
+    if (decoding) {
+      world.decode(judge, alone, 0, good);
+      judge.ok(decode(world.decode_args(mixed_store, 0, batch)), "decode");
+    } else {
+      world.verify(judge, alone, 0, good);
+      judge.ok(verify(world.verify_args(mixed_store, 0, batch)), "verify");
+    }
+    judge.rows(batch.row_status, statuses, decoding ? "decode" : "verify");
+    batch.guards(judge);
+    mixed_store.guards(judge);
+    for (size_t r : mixed.odd_at) judge.zeros(batch.out_row(r), "outputs of " + name);
+    for (size_t r = 0; r < mixed.good_at.size(); ++r) {
+      judge.same(batch.out_row(mixed.good_at[r]), good.out_row(r), "outputs beside " + name);
+    }
+    untouched(judge, mixed_store, bytes_of(alone), "memory beside " + name + ":");
+  }
+}
+
+void conv_odd_rows(Judge& judge, const Config& config, std::string_view impl, int32_t odd, RowStatus expected) {
+  const ConvWorld conv(config, impl);
+  const ConvWorld::Memory alone = conv.make_memory(), mixed = conv.make_memory();
+  std::vector<ConvWorld::ConvRow> rows = conv.rows();
+  ConvWorld::Call good = conv.call(alone, rows);
+  conv.verify(judge, alone, good);
+  rows.insert(rows.begin(), {{}, config.window, odd});
+  ConvWorld::Call call = conv.call(mixed, rows);
+  conv.verify(judge, mixed, call);
+  const std::string name = std::string("a conv row with status ") + to_string(expected);
+  std::vector<RowStatus> statuses(rows.size(), RowStatus::done);
+  statuses[0] = expected;
+  judge.rows(call.args.row_status, statuses, "conv_verify");
+  judge.zeros(call.out_row(0, config.window), "outputs of " + name);
+  for (size_t r = 1; r < rows.size(); ++r) {
+    judge.same(call.out_row(static_cast<int64_t>(r), rows[r].count), good.out_row(static_cast<int64_t>(r) - 1, rows[r].count),
+               "outputs beside " + name);
+  }
+  judge.untouched(mixed.state, pack(alone.state), "conv windows beside " + name);
+  judge.untouched(mixed.ring, pack(alone.ring), "conv ring beside " + name);
+}
+
+/// fold of a verified store where row 0 is bad in some way: refused, nothing of it changes, the others are folded; and without
+/// row_status the whole call is an error that changes nothing.
+struct BadFold {
+  const char* name;
+  RowStatus expected;
+  int32_t count;
+  int32_t slot = -2;        ///< -2: the row's own
+  int32_t track_slot = -1;  ///< with track_step
+  int32_t track_step = -1;
+  int32_t pending = -3;     ///< put into `pending` of the row's slot; -3: as verify left it
+};
+
+void bad_fold(Judge& judge, const World& world, const Store& verified, const BadFold& bad) {
+  const std::string name = std::string("fold with ") + bad.name;
+  std::vector<int32_t> slots = world.slots, counts, track_slots(slots.size(), -1), track_steps(slots.size(), -1);
+  for (int64_t length : world.lengths) counts.push_back(static_cast<int32_t>(length));
+  counts[0] = bad.count;
+  if (bad.slot != -2) slots[0] = bad.slot;
+  track_slots[0] = bad.track_slot;
+  track_steps[0] = bad.track_step;
+  Store store = world.make_store(), expected = world.make_store();
+  store.copy_from(verified);
+  if (bad.pending != -3) set_ints(slice(store.pending(0), world.slots[0], 1), {bad.pending});
+  expected.copy_from(store);
+  const std::vector<Bytes> before = bytes_of(store);
+
+  const RowBuffers ids(slots), accepted(counts), tracks(track_slots), steps(track_steps),
+      status(std::vector<int32_t>(slots.size(), 77));
+  FoldArgs args = world.fold_args(store, ids, accepted);
+  args.track_slots = tracks.view;
+  args.track_steps = steps.view;
+  judge.refused(fold(args), Code::invalid_argument, name + ", no row_status");
+  untouched(judge, store, before, name + ", no row_status:");
+
+  args.row_status = status.view;
+  judge.ok(fold(args), name);
+  judge.intact(status.buffer, name + ": row_status");
+  store.guards(judge);
+  std::vector<RowStatus> statuses(slots.size(), RowStatus::done);
+  statuses[0] = bad.expected;
+  judge.rows(status.view, statuses, name);
+  if (slots.size() > 1) {
+    world.fold(judge, expected, std::vector<int32_t>(slots.begin() + 1, slots.end()),
+               std::vector<int32_t>(counts.begin() + 1, counts.end()));
+  }
+  untouched(judge, store, bytes_of(expected), name + ":");
+}
+
+void refused_folds(Judge& judge, const World& world) {
+  const Store verified = world.make_store();
+  for (int64_t l = 0; l < world.config.layers; ++l) {
+    Batch batch = world.batch(l);
+    world.verify(judge, verified, l, batch);
+  }
+  const auto T = static_cast<int32_t>(world.lengths[0]), pool = static_cast<int32_t>(world.num_slots);
+  constexpr int32_t kMax = std::numeric_limits<int32_t>::max(), kMin = std::numeric_limits<int32_t>::min();
+  const BadFold cases[] = {
+      {"a count of -1", RowStatus::accept_out_of_range, -1},
+      {"the smallest count", RowStatus::accept_out_of_range, kMin},
+      {"one more than the window", RowStatus::accept_out_of_range, T + 1},
+      {"the largest count", RowStatus::accept_out_of_range, kMax},
+      {"a slot past the pool", RowStatus::slot_out_of_range, T, pool},
+      {"the largest slot", RowStatus::slot_out_of_range, T, kMax},
+      {"a snapshot slot past the pool", RowStatus::track_out_of_range, T, -2, pool, 0},
+      {"a snapshot after the accepted rows", RowStatus::track_out_of_range, T, -2, pool - 1, T},
+      {"a snapshot of no row", RowStatus::track_out_of_range, 0, -2, pool - 1, 0},
+      {"no pending window", RowStatus::no_pending_window, T, -2, -1, -1, kNoWindow},
+      {"a free slot", RowStatus::slot_not_acquired, T, -2, -1, -1, kNotAcquired},
+  };
+  for (BadFold bad : cases) {
+    if (bad.track_slot == pool - 1) {  // some slot that no row has
+      for (int32_t s = 0; s < pool; ++s) {
+        if (std::find(world.slots.begin(), world.slots.end(), s) == world.slots.end()) bad.track_slot = s;
+      }
+    }
+    bad_fold(judge, world, verified, bad);
+  }
+  // A second fold of the same window.
+  Store twice = world.make_store();
+  twice.copy_from(verified);
+  world.fold(judge, twice, {world.slots[0]}, {T});
+  const std::vector<Bytes> after_first = bytes_of(twice);
+  const RowBuffers ids({world.slots[0]}), accepted({T}), status({77});
+  FoldArgs args = world.fold_args(twice, ids, accepted);
+  args.row_status = status.view;
+  judge.ok(fold(args), "second fold of one window");
+  judge.rows(status.view, {RowStatus::no_pending_window}, "second fold of one window");
+  untouched(judge, twice, after_first, "second fold of one window:");
+}
+
+/// The same slot in two rows; a snapshot into a slot that another row folds.
+void duplicates(Judge& judge, const World& world) {
+  if (world.slots.size() < 2) return;
+  const Store store = world.make_store();
+  std::vector<Row> rows = world.rows(0);
+  rows[1].slot = rows[0].slot;
+  Batch batch = world.batch(world.config.layout, rows);
+  const std::vector<Bytes> before = bytes_of(store);
+  VerifyArgs args = world.verify_args(store, 0, batch);
+  args.row_status = {};
+  judge.refused(verify(args), Code::invalid_argument, "verify with one slot twice, no row_status");
+  untouched(judge, store, before, "verify with one slot twice:");
+  args.row_status = batch.row_status;
+  judge.ok(verify(args), "verify with one slot twice");
+  std::vector<RowStatus> statuses(rows.size(), RowStatus::done);
+  statuses[0] = statuses[1] = RowStatus::duplicate_slot;
+  judge.rows(batch.row_status, statuses, "verify with one slot twice");
+  judge.zeros(batch.out_row(0), "outputs of a slot that came twice");
+  judge.untouched(store.state(), before[0], "state, by verify with one slot twice");
+
+  const Store verified = world.make_store();
+  for (int64_t l = 0; l < world.config.layers; ++l) {
+    Batch good = world.batch(l);
+    world.verify(judge, verified, l, good);
+  }
+  std::vector<int32_t> counts, tracks(rows.size(), -1), steps(rows.size(), -1);
+  for (int64_t length : world.lengths) counts.push_back(static_cast<int32_t>(length));
+  tracks[0] = world.slots[1];
+  steps[0] = 0;
+  const RowBuffers ids(world.slots), accepted(counts), track_slots(tracks), track_steps(steps),
+      status(std::vector<int32_t>(rows.size(), 77));
+  FoldArgs fold_args = world.fold_args(verified, ids, accepted);
+  fold_args.track_slots = track_slots.view;
+  fold_args.track_steps = track_steps.view;
+  fold_args.row_status = status.view;
+  const Bytes state0 = pack(verified.state(0, world.slots[0])), state1 = pack(verified.state(0, world.slots[1]));
+  judge.ok(fold(fold_args), "fold with a snapshot into a slot that is folded");
+  judge.that(ints(status.view)[0] == static_cast<int32_t>(RowStatus::duplicate_slot), "fold with a snapshot into a slot that is folded");
+  judge.untouched(verified.state(0, world.slots[0]), state0, "state of a row whose snapshot collides");
+  if (ints(status.view)[1] != static_cast<int32_t>(RowStatus::done)) {
+    judge.untouched(verified.state(0, world.slots[1]), state1, "state of a row that was refused as a duplicate");
+  }
+}
+
+/// Windows that do not fit, free slots, bounds that do not ascend.
+void refused_windows(Judge& judge, const World& world) {
+  const Config& c = world.config;
+  const Store store = world.make_store();
+  set_ints(slice(store.pending(0), world.slots[0], 1), {kNotAcquired});
+  std::vector<Bytes> before = bytes_of(store);
+  Batch batch = world.batch(c.layout, {world.rows(0)[0]});
+  judge.ok(verify(world.verify_args(store, 0, batch)), "verify on a free slot");
+  judge.rows(batch.row_status, {RowStatus::slot_not_acquired}, "verify on a free slot");
+  judge.ok(decode(world.decode_args(store, 0, batch)), "decode on a free slot");
+  judge.rows(batch.row_status, {RowStatus::slot_not_acquired}, "decode on a free slot");
+  judge.zeros(batch.out, "outputs of a free slot");
+  untouched(judge, store, before, "calls on a free slot:");
+
+  if (c.window > 1) {  // a dense window's length is plain to the host, so there it is an error of the call
+    Store small(c, world.num_slots, c.window - 1);
+    small.fill(world.slots);
+    before = bytes_of(small);
+    Batch dense = world.batch(Layout::dense, {world.rows(0)[0]});
+    judge.refused(verify(world.verify_args(small, 0, dense)), Code::invalid_argument, "dense window longer than the ring");
+    Batch longer = world.batch(Layout::ragged, {world.rows(0)[0]});
+    judge.ok(verify(world.verify_args(small, 0, longer)), "verify of a window longer than the ring");
+    judge.rows(longer.row_status, {RowStatus::window_too_long}, "verify of a window longer than the ring");
+    judge.zeros(longer.out, "outputs of a window longer than the ring");
+    untouched(judge, small, before, "verify of a window longer than the ring:");
+  }
+
+  const Store ragged_store = world.make_store();
+  before = bytes_of(ragged_store);
+  Batch ragged = world.batch(Layout::ragged, {world.rows(0)[0]});
+  const auto T = static_cast<int32_t>(world.lengths[0]);
+  for (const std::vector<int32_t>& bounds : {std::vector<int32_t>{0, T + 1}, {-1, T}, {T, 0}, {0, std::numeric_limits<int32_t>::max()}}) {
+    const RowBuffers cu(bounds);
+    VerifyArgs args = world.verify_args(ragged_store, 0, ragged);
+    args.window.cu_seqlens = cu.view;
+    const std::string name = "verify with bounds " + std::to_string(bounds[0]) + ", " + std::to_string(bounds[1]);
+    judge.ok(verify(args), name);
+    judge.rows(ragged.row_status, {RowStatus::bad_window_bounds}, name);
+    ragged.guards(judge);
+    untouched(judge, ragged_store, before, name + ":");
+  }
+}
+
+}  // namespace
+
+void null_rows(Judge& judge, const Config& config, std::string_view impl) {
+  const World world(config, impl);
+  odd_rows(judge, world, {-1, std::numeric_limits<int32_t>::min(), -7}, RowStatus::null_row);
+  conv_odd_rows(judge, config, impl, -1, RowStatus::null_row);
+
+  // Nothing but null rows, without row_status: not an error.
+  const Store store = world.make_store();
+  const std::vector<Bytes> before = bytes_of(store);
+  Batch batch = world.batch(config.layout, {{nullptr, 0, config.window, -1}, {nullptr, 0, config.window, -1}});
+  VerifyArgs args = world.verify_args(store, 0, batch);
+  args.row_status = {};
+  judge.ok(verify(args), "verify of null rows");
+  judge.zeros(batch.out, "outputs of null rows");
+  untouched(judge, store, before, "verify of null rows:");
+
+  // fold: counts and snapshots of a null row are not looked at.
+  const RowBuffers ids({-1, -5}), counts({1 << 30, -4}), tracks({1 << 30, 0}), steps({0, 0});
+  FoldArgs fold_args = world.fold_args(store, ids, counts);
+  fold_args.track_slots = tracks.view;
+  fold_args.track_steps = steps.view;
+  judge.ok(fold(fold_args), "fold of null rows");
+  untouched(judge, store, before, "fold of null rows:");
+}
+
+void refused_rows(Judge& judge, const Config& config, std::string_view impl) {
+  const World world(config, impl);
+  const auto past = static_cast<int32_t>(world.num_slots);
+  odd_rows(judge, world, {past, std::numeric_limits<int32_t>::max(), past + 1}, RowStatus::slot_out_of_range);
+  conv_odd_rows(judge, config, impl, past, RowStatus::slot_out_of_range);
+  refused_folds(judge, world);
+  duplicates(judge, world);
+  refused_windows(judge, world);
+  refused_arguments(judge, config, impl);
+}
+
+}  // namespace ringfold::check

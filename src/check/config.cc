@@ -1,0 +1,100 @@
+// The grid: which points of the product gate x shape x dtypes x layout x rounding x window are tried for each line.
+#include <algorithm>
+
+#include "check/check.h"
+#include "check/support.h"
+
+namespace ringfold::check {
+namespace {
+
+struct Shape {
+  int64_t H, HV, K, V;
+};
+
+// Square and tuned sizes, K != V, sizes that are no multiple of 8, the extremes 1 and 256, HV/H = 1, 2, 3, 4.
+constexpr Shape kShapes[] = {{1, 1, 64, 64}, {2, 4, 128, 128}, {1, 3, 60, 36}, {2, 2, 96, 80},  {1, 4, 5, 17},
+                             {2, 6, 1, 1},   {1, 2, 256, 9},   {1, 1, 7, 256}, {2, 8, 16, 24}, {3, 3, 33, 64},
+                             {1, 2, 128, 64}, {1, 1, 8, 1},    {2, 4, 64, 128}, {1, 1, 1, 40}};
+constexpr int64_t kWindows[] = {4, 1, 3, 8, 2, 5, 17, 32};
+constexpr DType kFloats[] = {DType::f32, DType::bf16, DType::f16};
+constexpr Gate kGates[] = {Gate::gdn, Gate::kda_softplus, Gate::kda_safe};
+constexpr Layout kLayouts[] = {Layout::dense, Layout::ragged, Layout::strided};
+
+/// Point i of a sequence in which every pair of (gate, state dtype), (gate, layout), (state dtype, layout), (state dtype, rounding)
+/// comes up within 27 points, and every shape and window within 14 and 8: mixed counters whose periods share no factor more
+/// than needed.
+Config point(int64_t i) {
+  Config c;
+  c.gate = kGates[i % 3];
+  c.state = kFloats[(i / 3) % 3];
+  c.layout = kLayouts[(i / 9 + i + i / 3) % 3];
+  const Shape s = kShapes[i % std::size(kShapes)];
+  c.H = s.H, c.HV = s.HV, c.K = s.K, c.V = s.V;
+  c.window = kWindows[(i + i / 8) % std::size(kWindows)];
+  c.act = kFloats[(i + i / 3 + i / 5) % 3];
+  c.gates = i % 4 == 1 ? DType::f32 : c.act;
+  c.rounding = (i / 2) % 2 == 0 ? StateRounding::per_commit : StateRounding::per_token;
+  c.rows = 1 + (i * 2 + i / 4) % 4;
+  c.layers = 1 + (i / 2) % 3;
+  c.qk_l2norm = i % 7 != 5;
+  c.seed = static_cast<uint64_t>(i + 1);
+  return c;
+}
+
+struct Plan {
+  std::string_view line;
+  int64_t quick, full;  ///< points
+};
+// Heavier bodies get fewer points. C19 has its own.
+constexpr Plan kPlans[] = {{"C1", 9, 54},  {"C2", 9, 54},  {"C3", 9, 54},  {"C4", 9, 54},  {"C5", 9, 54},  {"C6", 9, 54},
+                           {"C7", 9, 54},  {"C8", 9, 54},  {"C9", 14, 81}, {"C10", 1, 3},  {"C11", 9, 54}, {"C12", 6, 27},
+                           {"C13", 6, 27}, {"C14", 9, 54}, {"C15", 6, 27}, {"C16", 9, 54}, {"C17", 1, 1},  {"C18", 6, 27},
+                           {"C19", 1, 3},  {"ACC", 14, 81}};
+
+}  // namespace
+
+const char* to_string(Gate gate) {
+  switch (gate) {
+    case Gate::gdn: return "gdn";
+    case Gate::kda_softplus: return "kda_softplus";
+    case Gate::kda_safe: return "kda_safe";
+  }
+  return "?";
+}
+
+const char* to_string(Layout layout) {
+  switch (layout) {
+    case Layout::dense: return "dense";
+    case Layout::ragged: return "ragged";
+    case Layout::strided: return "strided";
+  }
+  return "?";
+}
+
+std::string Config::name() const {
+  const auto n = [](int64_t value) { return std::to_string(value); };
+  return std::string(to_string(gate)) + "_h" + n(H) + "x" + n(HV) + "_k" + n(K) + "v" + n(V) + "_b" + n(rows) + "_t" + n(window) +
+         "_l" + n(layers) + "_" + ringfold::to_string(act) + "_" + ringfold::to_string(gates) + "_" + ringfold::to_string(state) +
+         "_" + to_string(layout) + "_" + ringfold::to_string(rounding) + (qk_l2norm ? "" : "_rawqk") + "_s" +
+         n(static_cast<int64_t>(seed));
+}
+
+std::vector<Config> configs(std::string_view line, Level level) {
+  for (const Plan& plan : kPlans) {
+    if (plan.line != line) continue;
+    std::vector<Config> grid;
+    const int64_t count = level == Level::quick ? plan.quick : plan.full;
+    for (int64_t i = 0; i < count; ++i) {
+      grid.push_back(point(i));
+      Config& c = grid.back();
+      if (line == "C8" && c.state != DType::f32) c.rounding = StateRounding::per_token;  // what the line is about
+      if (line == "C5" || line == "C18") c.layers = std::max<int64_t>(c.layers, 2);
+      if (line == "C12" || line == "C18") c.rows = std::max<int64_t>(c.rows, 2);
+      if (line == "C19") c.layers = 1, c.rows = 3, c.window = 2, c.K = 16, c.V = 8, c.layout = Layout::dense;
+    }
+    return grid;
+  }
+  return {};
+}
+
+}  // namespace ringfold::check
