@@ -1,0 +1,120 @@
+// The contract: every line on every implementation of this machine. One test is one cell of the table that `ringfold check`
+// prints; the grid of configs runs inside. RINGFOLD_CHECK_LEVEL=quick takes the small grid (sanitizer builds do).
+#include <gtest/gtest.h>
+
+#include <cctype>
+#include <cstdlib>
+#include <set>
+
+#include "check/check.h"
+#include "ringfold/ringfold.h"
+
+namespace ringfold::check {
+namespace {
+
+Level level() {
+  const char* text = std::getenv("RINGFOLD_CHECK_LEVEL");
+  return text != nullptr && std::string_view(text) == "quick" ? Level::quick : Level::full;
+}
+
+struct CellId {
+  std::string impl, line;
+};
+
+std::vector<CellId> cells() {
+  std::vector<CellId> all;
+  for (const Line& line : lines()) {
+    for (std::string_view impl : implementations()) all.push_back({std::string(impl), line.id});
+  }
+  return all;
+}
+
+class Contract : public ::testing::TestWithParam<CellId> {};
+
+TEST_P(Contract, Holds) {
+  const auto& [impl, line] = GetParam();
+  const std::vector<Config> grid = configs(line, level());
+  ASSERT_FALSE(grid.empty());
+  std::set<std::string> reasons;
+  int64_t checks = 0;
+  for (const Config& config : grid) {
+    const Outcome outcome = run_line(line, impl, config);
+    EXPECT_NE(outcome.verdict, Verdict::fail) << outcome.message;
+    if (outcome.verdict == Verdict::skip) reasons.insert(outcome.message);
+    if (outcome.verdict == Verdict::pass) checks += outcome.checks;
+  }
+  RecordProperty("checks", std::to_string(checks));
+  if (!reasons.empty() && checks == 0) GTEST_SKIP() << *reasons.begin();
+}
+
+INSTANTIATE_TEST_SUITE_P(All, Contract, ::testing::ValuesIn(cells()), [](const auto& test) {
+  std::string name = test.param.line + "_" + test.param.impl;
+  for (char& c : name) c = std::isalnum(static_cast<unsigned char>(c)) ? c : '_';
+  return name;
+});
+
+TEST(Grid, CoversWhatItPromises) {
+  for (const Line& line : lines()) {
+    if (configs(line.id, Level::full).size() < 27) continue;  // the heavy lines have fewer points
+    std::set<std::pair<Gate, DType>> gate_state;
+    std::set<std::pair<Gate, Layout>> gate_layout;
+    std::set<std::pair<DType, Layout>> state_layout;
+    std::set<std::pair<DType, StateRounding>> rounding;
+    std::set<std::pair<DType, DType>> act_state;
+    std::set<int64_t> ratios, windows, rows;
+    std::set<std::string> names;
+    for (const Config& c : configs(line.id, Level::full)) {
+      gate_state.insert({c.gate, c.state});
+      gate_layout.insert({c.gate, c.layout});
+      state_layout.insert({c.state, c.layout});
+      rounding.insert({c.state, c.rounding});
+      act_state.insert({c.act, c.state});
+      ratios.insert(c.HV / c.H);
+      windows.insert(c.window);
+      rows.insert(c.rows);
+      names.insert(c.name());
+    }
+    EXPECT_EQ(gate_state.size(), 9u) << line.id;
+    EXPECT_EQ(gate_layout.size(), 9u) << line.id;
+    EXPECT_EQ(state_layout.size(), 9u) << line.id;
+    EXPECT_EQ(act_state.size(), 9u) << line.id;
+    EXPECT_GE(rounding.size(), 4u) << line.id;
+    EXPECT_EQ(ratios, (std::set<int64_t>{1, 2, 3, 4})) << line.id;
+    EXPECT_EQ(windows, (std::set<int64_t>{1, 2, 3, 4, 5, 8, 17, 32})) << line.id;
+    EXPECT_GE(rows.size(), 3u) << line.id;
+    EXPECT_EQ(names.size(), configs(line.id, Level::full).size()) << line.id << ": two points have one name";
+  }
+}
+
+TEST(Run, UnknownNamesAreFailures) {
+  Options options;
+  options.lines = {"C99"};
+  EXPECT_FALSE(run(options).ok());
+  options.lines = {"C1"};
+  options.impls = {"no-such"};
+  const Report report = run(options);
+  EXPECT_FALSE(report.ok());
+  ASSERT_EQ(report.cells.size(), 1u);
+  EXPECT_NE(report.cells[0].failures.at(0).find("no-such"), std::string::npos);
+}
+
+TEST(Run, ReportsCellsInOrderAndProgress) {
+  Options options;
+  options.lines = {"C1", "C10"};
+  options.impls = {"reference"};
+  int64_t calls = 0, last_total = 0;
+  options.progress = [&](int64_t done, int64_t total, const Cell&) {
+    EXPECT_EQ(done, ++calls);
+    last_total = total;
+  };
+  const Report report = run(options);
+  EXPECT_EQ(calls, last_total);
+  ASSERT_EQ(report.cells.size(), 2u);
+  EXPECT_EQ(report.cells[0].line, "C1");
+  EXPECT_EQ(report.cells[0].passed, static_cast<int64_t>(configs("C1", Level::quick).size()));
+  EXPECT_EQ(report.cells[1].skipped + report.cells[1].passed, static_cast<int64_t>(configs("C10", Level::quick).size()));
+  EXPECT_EQ(report.cells[1].reasons.empty(), report.cells[1].skipped == 0);
+}
+
+}  // namespace
+}  // namespace ringfold::check
