@@ -1,0 +1,146 @@
+"""Help, usage errors and JSON of every command."""
+
+import os
+
+import casefile
+import common
+from malformed_test import good_case
+
+COMMANDS = ["run", "check", "explain", "bench", "info", "generate"]
+
+
+class CommandsTest(common.CliTest):
+    def case(self):
+        casefile.write_case(self.path("case"), *good_case())
+        return self.path("case")
+
+    def test_help_with_examples(self):
+        text = self.ok("--help")
+        for command in COMMANDS:
+            self.assertIn(command, text)
+        for command in COMMANDS:
+            text = self.ok(command, "--help")
+            self.assertIn("Examples:", text, command)
+            self.assertIn(f"ringfold {command}", text, command)
+            self.assertIn("--json", text, command)
+
+    def test_version(self):
+        self.assertEqual(self.ok("--version").strip(), self.ok_json("info", "--json")["version"])
+
+    def test_usage_errors(self):
+        self.refused()
+        self.refused("fold")
+        self.refused("--nope")
+        for command in COMMANDS:
+            self.refused(command, "--no-such-option", says=["--no-such-option"])
+
+    def test_run_usage(self):
+        case, out = self.case(), self.path("out")
+        self.refused("run", says=["case"])
+        self.refused("run", case, says=["output"])
+        self.refused("run", self.path("none"), "-o", out, says=["none", "No such file"])
+        self.refused("run", self.folder, "-o", out, says=["regular file"])
+        self.refused("run", case, "-o", os.path.join(self.folder, "no", "out"), says=["cannot be written"])
+        self.refused("run", case, "-o", self.folder, says=["regular file"])
+        self.refused("run", case, "-o", case, says=["other than the case file"])
+        self.refused("run", case, "-o", out, "--impl", "warp9", says=["warp9"])
+        self.refused("run", case, "-o", out, "--device", "tpu", says=["tpu"])
+        self.refused("run", case, "-o", out, "--device", "cuda", says=["cuda"])
+        self.refused("run", case, "-o", out, "--threads", "many", says=["threads"])
+        self.refused("run", case, "-o", out, "--threads", "-1", says=["threads"])
+        self.assertFalse(os.path.exists(out))
+
+    def test_info(self):
+        info = self.ok_json("info", "--json")
+        self.assertIn("reference", info["implementations"][-1])
+        self.assertIs(info["cuda"]["built_in"], False)
+        self.assertGreaterEqual(info["threads"], 1)
+        text = self.ok("info")
+        for name in info["implementations"]:
+            self.assertIn(name, text)
+        self.assertIn("CUDA", text)
+
+    def test_explain(self):
+        result = self.ok_json("explain", "--shape", "16,32,128,128", "--state", "bf16", "--act", "bf16", "--window", "4",
+                              "--rows", "32", "--layers", "30", "--json")
+        self.assertEqual(result["per_layer"]["state_bytes"], 32 * 128 * 128 * 2)
+        row = (16 * 128 + 32 * 128) * 2 + 2 * 32 * 4  # k and v in bf16, g and beta in fp32
+        self.assertEqual(result["per_layer"]["ring_row_bytes"], row)
+        self.assertEqual(result["per_layer"]["ring_bytes"], 4 * row)
+        self.assertEqual(result["per_layer"]["snapshot_bytes"], 4 * 32 * 128 * 128 * 2)
+        self.assertEqual(result["per_request"]["slot_bytes"], 30 * (32 * 128 * 128 * 2 + 4 * row))
+        traffic = result["traffic_per_step"]
+        self.assertEqual(sorted(traffic), ["lazy", "on_commit", "on_next_verify", "snapshot"])
+        self.assertLess(traffic["lazy"], traffic["on_next_verify"])
+        self.assertLess(traffic["on_next_verify"], traffic["on_commit"])
+        self.assertLess(traffic["on_commit"], traffic["snapshot"])
+        self.assertEqual(result["plan"]["impl"], self.ok_json("info", "--json")["implementations"][0])
+        self.assertTrue(all(candidate["reason"] for candidate in result["candidates"]))
+
+    def test_explain_every_operation_and_preset(self):
+        for op in ("verify", "decode", "fold", "conv_verify", "conv_decode", "conv_commit", "gated_norm"):
+            self.assertIn("plan", self.ok_json("explain", "--op", op, "--json"), op)
+        for preset in ("qwen3.5-35b", "qwen3.5-27b", "kimi-linear", "k3-tp8"):
+            text = self.ok("explain", "--preset", preset)
+            for word in ("candidates", "plan", "ring", "state per draft", "on_commit"):
+                self.assertIn(word, text, preset)
+        forced = self.ok_json("explain", "--impl", "reference", "--json")
+        self.assertEqual(forced["plan"]["impl"], "reference")
+
+    def test_explain_usage(self):
+        self.refused("explain", "--preset", "gpt", says=["--preset", "qwen3.5-35b", "gpt"])
+        self.refused("explain", "--op", "fly", says=["--op", "fly"])
+        self.refused("explain", "--mixer", "mamba", says=["--mixer", "mamba"])
+        self.refused("explain", "--state", "f64", says=["--state", "f64"])
+        self.refused("explain", "--shape", "16,32,128")
+        self.refused("explain", "--shape", "16,32,128,-1", says=["--shape"])
+        self.refused("explain", "--window", "0", says=["window"])
+        self.refused("explain", "--impl", "warp9", says=["warp9"])
+
+    def test_what_this_version_does_not_have_is_said(self):
+        for option, value in (("--device", "cuda"), ("--numerics", "fast"), ("--policy", "lazy"), ("--window", "33")):
+            result = common.run("explain", option, value, "--json")
+            self.assertEqual(result.returncode, 2, option)
+            self.assertEqual(len(result.stderr.strip().split("\n")), 1, result.stderr)
+            self.assertIn(value, result.stderr)
+
+    def test_bench(self):
+        keys = self.ok("bench", "--list").split()
+        self.assertGreater(len(keys), 10)
+        self.assertEqual(len(keys), len(set(keys)))
+        listed = self.ok_json("bench", "--list", "--json")
+        self.assertEqual([row["key"] for row in listed["rows"]], keys)
+        key = next(key for key in keys if key.startswith("decode") and "_b1_" in key)
+        rows = self.ok_json("bench", key, "--seconds", "0.01", "--json")["rows"]
+        row = next(row for row in rows if row["key"] == key)
+        for name in ("us", "bytes", "bytes_twin_us", "fma_twin_us", "ratio"):
+            self.assertGreater(row[name], 0, name)
+
+    def test_bench_usage(self):
+        self.refused("bench", "no-such-row", says=["no-such-row"])
+        self.refused("bench", "--impl", "warp9", says=["warp9"])
+        self.refused("bench", "--seconds", "0", says=["seconds"])
+
+    def test_check(self):
+        report = self.ok_json("check", "--quick", "--lines", "C1,C4", "--impl", "reference", "--json")
+        self.assertTrue(report["ok"])
+        self.assertEqual({cell["line"] for cell in report["cells"]}, {"C1", "C4"})
+        self.assertEqual(report["impls"], ["reference"])
+        for cell in report["cells"]:
+            self.assertGreater(cell["checks"], 0)
+            self.assertEqual(cell["failed"], 0)
+        text = self.ok("check", "--quick", "--lines", "C1", "--impl", "reference")
+        self.assertIn("C1", text)
+        self.assertIn("ok", text)
+
+    def test_check_usage(self):
+        self.refused("check", "--lines", "C99", says=["--lines", "C99"])
+        self.refused("check", "--impl", "warp9", says=["--impl", "warp9"])
+
+    def test_generate_usage(self):
+        self.refused("generate", says=[])
+        self.refused("generate", self.path("no-model"), "--prompt", "x", says=["no-model"])
+
+
+if __name__ == "__main__":
+    common.main()
