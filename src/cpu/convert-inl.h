@@ -1,0 +1,223 @@
+// Rows of any float dtype to and from fp32, and blocks of the state transposed so that lanes are rows of V.
+#if defined(RINGFOLD_CPU_CONVERT_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef RINGFOLD_CPU_CONVERT_INL_H_
+#undef RINGFOLD_CPU_CONVERT_INL_H_
+#else
+#define RINGFOLD_CPU_CONVERT_INL_H_
+#endif
+
+#include <cstring>
+
+#include "core/scalar_io.h"
+#include "cpu/ops-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace ringfold::cpu {
+namespace HWY_NAMESPACE {
+
+using detail::load;
+using detail::store;
+constexpr int kLanes = Vector::kLanes;
+
+template <DType kType>
+HWY_INLINE Vector::F LoadVector(const std::byte* from) {
+  const Vector::D d;
+  if constexpr (kType == DType::f32) {
+    return hn::LoadU(d, reinterpret_cast<const float*>(from));
+  } else {
+    const hn::Rebind<uint16_t, Vector::D> du16;
+    const auto wide = hn::PromoteTo(Vector::DI(), hn::LoadU(du16, reinterpret_cast<const uint16_t*>(from)));
+    return kType == DType::bf16 ? from_bf16<Vector>(wide) : from_f16<Vector>(wide);
+  }
+}
+
+template <DType kType>
+HWY_INLINE void StoreVector(Vector::F v, std::byte* to) {
+  const Vector::D d;
+  if constexpr (kType == DType::f32) {
+    hn::StoreU(v, d, reinterpret_cast<float*>(to));
+  } else {
+    const hn::Rebind<uint16_t, Vector::D> du16;
+    const Vector::I narrow = kType == DType::bf16 ? to_bf16<Vector>(v) : to_f16<Vector>(v);
+    hn::StoreU(hn::DemoteTo(du16, narrow), du16, reinterpret_cast<uint16_t*>(to));  // 0 .. 65535: no saturation
+  }
+}
+
+template <DType kType>
+HWY_INLINE void LoadRowAs(const std::byte* from, int n, float* to) {
+  constexpr int kSize = static_cast<int>(size_of(kType));
+  int i = 0;
+  for (; i + kLanes <= n; i += kLanes) hn::StoreU(LoadVector<kType>(from + i * kSize), Vector::D(), to + i);
+  for (; i < n; ++i) to[i] = load(kType, from, i);
+}
+
+template <DType kType>
+HWY_INLINE void StoreRowAs(const float* from, int n, std::byte* to) {
+  constexpr int kSize = static_cast<int>(size_of(kType));
+  int i = 0;
+  for (; i + kLanes <= n; i += kLanes) StoreVector<kType>(hn::LoadU(Vector::D(), from + i), to + i * kSize);
+  for (; i < n; ++i) store(kType, to, i, from[i]);
+}
+
+/// n elements to fp32.
+HWY_NOINLINE void LoadRow(DType type, const std::byte* from, int n, float* to) {
+  if (type == DType::f32) return LoadRowAs<DType::f32>(from, n, to);
+  if (type == DType::bf16) return LoadRowAs<DType::bf16>(from, n, to);
+  LoadRowAs<DType::f16>(from, n, to);
+}
+
+/// n elements from fp32, rounded to nearest even.
+HWY_NOINLINE void StoreRow(DType type, const float* from, int n, std::byte* to) {
+  if (type == DType::f32) return StoreRowAs<DType::f32>(from, n, to);
+  if (type == DType::bf16) return StoreRowAs<DType::bf16>(from, n, to);
+  StoreRowAs<DType::f16>(from, n, to);
+}
+
+// One vector of kLanes/4 blocks: block b is the four floats at rows[4b] + k.
+template <class D>
+HWY_INLINE hn::Vec<D> LoadBlocks(D d, const float* const* rows, int k) {
+  if constexpr (hn::MaxLanes(D()) == 4) {
+    return hn::LoadU(d, rows[0] + k);
+  } else {
+    const hn::Half<D> dh;
+    return hn::Combine(d, LoadBlocks(dh, rows + hn::MaxLanes(dh), k), LoadBlocks(dh, rows, k));
+  }
+}
+
+template <class D>
+HWY_INLINE void StoreBlocks(D d, hn::Vec<D> v, float* const* rows, int k) {
+  if constexpr (hn::MaxLanes(D()) == 4) {
+    hn::StoreU(v, d, rows[0] + k);
+  } else {
+    const hn::Half<D> dh;
+    StoreBlocks(dh, hn::LowerHalf(dh, v), rows, k);
+    StoreBlocks(dh, hn::UpperHalf(dh, v), rows + hn::MaxLanes(dh), k);
+  }
+}
+
+// 4x4 transposition inside each block of four vectors; its own inverse.
+struct Four {
+  Vector::F v0, v1, v2, v3;
+};
+HWY_INLINE Four Transpose4(const Four& r) {
+  const Vector::D d;
+  const hn::RepartitionToWide<Vector::D> dw;
+  const auto wide = [&](Vector::F v) HWY_ATTR { return hn::BitCast(dw, v); };
+  const auto t0 = wide(hn::InterleaveLower(d, r.v0, r.v1)), t1 = wide(hn::InterleaveLower(d, r.v2, r.v3));
+  const auto t2 = wide(hn::InterleaveUpper(d, r.v0, r.v1)), t3 = wide(hn::InterleaveUpper(d, r.v2, r.v3));
+  return {hn::BitCast(d, hn::InterleaveLower(dw, t0, t1)), hn::BitCast(d, hn::InterleaveUpper(dw, t0, t1)),
+          hn::BitCast(d, hn::InterleaveLower(dw, t2, t3)), hn::BitCast(d, hn::InterleaveUpper(dw, t2, t3))};
+}
+
+/// to[k*stride + i] = rows[i][k] for kLanes rows and k < n.
+HWY_INLINE void TransposeIn(const float* const* rows, int n, float* to, int stride) {
+  const Vector::D d;
+  int k = 0;
+  for (; k + 4 <= n; k += 4) {
+    const Four c = Transpose4({LoadBlocks(d, rows, k), LoadBlocks(d, rows + 1, k), LoadBlocks(d, rows + 2, k), LoadBlocks(d, rows + 3, k)});
+    hn::StoreU(c.v0, d, to + k * stride);
+    hn::StoreU(c.v1, d, to + (k + 1) * stride);
+    hn::StoreU(c.v2, d, to + (k + 2) * stride);
+    hn::StoreU(c.v3, d, to + (k + 3) * stride);
+  }
+  for (; k < n; ++k) {
+    for (int i = 0; i < kLanes; ++i) to[k * stride + i] = rows[i][k];
+  }
+}
+
+/// rows[i][k] = from[k*stride + i] for `count` rows and k < n.
+HWY_INLINE void TransposeOut(const float* from, int stride, int n, float* const* rows, int count) {
+  const Vector::D d;
+  int k = 0;
+  for (; count == kLanes && k + 4 <= n; k += 4) {
+    const float* at = from + k * stride;
+    const Four r = Transpose4({hn::LoadU(d, at), hn::LoadU(d, at + stride), hn::LoadU(d, at + 2 * stride), hn::LoadU(d, at + 3 * stride)});
+    StoreBlocks(d, r.v0, rows, k);
+    StoreBlocks(d, r.v1, rows + 1, k);
+    StoreBlocks(d, r.v2, rows + 2, k);
+    StoreBlocks(d, r.v3, rows + 3, k);
+  }
+  for (; k < n; ++k) {
+    for (int i = 0; i < count; ++i) rows[i][k] = from[k * stride + i];
+  }
+}
+
+/// Where a block of the state lies in memory: row i at data + i * stride elements.
+struct StateRows {
+  std::byte* data;
+  DType type;
+  int64_t stride;
+  std::byte* row(int i) const { return data + i * stride * static_cast<int64_t>(size_of(type)); }
+};
+
+/// Working state of `width` rows (a multiple of kLanes): to[k*width + i] = row i at k. Rows from `count` on repeat the last one;
+/// their lanes are computed and thrown away.
+HWY_NOINLINE void LoadState(const StateRows& from, int count, int width, int K, float* to) {
+  alignas(64) float converted[kLanes * kMaxHeadDim];
+  const float* rows[kLanes];
+  for (int i0 = 0; i0 < width; i0 += kLanes) {
+    for (int i = 0; i < kLanes; ++i) {
+      const std::byte* row = from.row(HWY_MIN(i0 + i, count - 1));
+      if (from.type == DType::f32) {
+        rows[i] = reinterpret_cast<const float*>(row);
+      } else {
+        rows[i] = converted + i * kMaxHeadDim;
+        LoadRow(from.type, row, K, converted + i * kMaxHeadDim);
+      }
+    }
+    TransposeIn(rows, K, to + i0, width);
+  }
+}
+
+HWY_NOINLINE void StoreState(const float* from, int count, int width, int K, const StateRows& to) {
+  alignas(64) float converted[kLanes * kMaxHeadDim];
+  float* rows[kLanes];
+  for (int i0 = 0; i0 < count; i0 += kLanes) {
+    const int n = HWY_MIN(kLanes, count - i0);
+    for (int i = 0; i < n; ++i) {
+      rows[i] = to.type == DType::f32 ? reinterpret_cast<float*>(to.row(i0 + i)) : converted + i * kMaxHeadDim;
+    }
+    TransposeOut(from + i0, width, K, rows, n);
+    for (int i = 0; to.type != DType::f32 && i < n; ++i) StoreRow(to.type, rows[i], K, to.row(i0 + i));
+  }
+}
+
+/// Canonical sum of a[k]*b[k]: lanes are groups.
+HWY_INLINE float Dot(const float* a, const float* b, int n) {
+  const Vector::D d;
+  alignas(64) float sums[kMaxHeadDim / kGroup + kLanes];
+  const int full = n / kGroup;
+  for (int g0 = 0; g0 < full; g0 += kLanes) {
+    const float *ra[kLanes], *rb[kLanes];
+    for (int i = 0; i < kLanes; ++i) {
+      const int g = HWY_MIN(g0 + i, full - 1);
+      ra[i] = a + g * kGroup;
+      rb[i] = b + g * kGroup;
+    }
+    Vector::F chain = hn::Zero(d);
+    for (int k = 0; k < kGroup; k += 4) {
+      const Four x = Transpose4({LoadBlocks(d, ra, k), LoadBlocks(d, ra + 1, k), LoadBlocks(d, ra + 2, k), LoadBlocks(d, ra + 3, k)});
+      const Four y = Transpose4({LoadBlocks(d, rb, k), LoadBlocks(d, rb + 1, k), LoadBlocks(d, rb + 2, k), LoadBlocks(d, rb + 3, k)});
+      chain = group_step<Vector>(k == 0, x.v0, y.v0, chain);
+      chain = group_step<Vector>(false, x.v1, y.v1, chain);
+      chain = group_step<Vector>(false, x.v2, y.v2, chain);
+      chain = group_step<Vector>(false, x.v3, y.v3, chain);
+    }
+    hn::StoreU(chain, d, sums + g0);
+  }
+  int groups = full;
+  if (full * kGroup < n) {
+    float chain = 0;
+    for (int k = full * kGroup; k < n; ++k) {
+      chain = arith::group_step<arith::Scalar>(k == full * kGroup, a[k], b[k], chain);
+    }
+    sums[groups++] = chain;
+  }
+  return arith::tree_sum<arith::Scalar>(sums, groups, 1);
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace ringfold::cpu
+HWY_AFTER_NAMESPACE();
+
+#endif

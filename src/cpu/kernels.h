@@ -1,0 +1,17 @@
+// Entry points of the CPU kernels, for each Highway target.
+#pragma once
+
+#include "core/params.h"
+
+namespace ringfold::cpu {
+
+using RecurrenceFn = void (*)(const detail::RecurrenceParams&);
+using ConvFn = void (*)(const detail::ConvParams&);
+using NormFn = void (*)(const detail::NormParams&);
+
+/// The kernel compiled for `target` (one bit of Highway's target mask); null where this build has none.
+RecurrenceFn recurrence_for(int64_t target);
+ConvFn conv_for(int64_t target);
+NormFn gated_norm_for(int64_t target);
+
+}  // namespace ringfold::cpu
