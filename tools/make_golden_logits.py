@@ -78,6 +78,7 @@ def main() -> None:
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
     torch.use_deterministic_algorithms(True)
+    torch.set_num_threads(1)
     for name in ("hybrid-byte", "hybrid-byte-draft"):
         model = Qwen3_5ForCausalLM.from_pretrained(args.models / name, dtype=torch.float32, attn_implementation="eager")
         model.eval()

@@ -205,7 +205,7 @@ def evaluating(model) -> Iterator[None]:
 
 
 def windows(data, length: int, overlap: int):
-    """Windows [n, length+1] over data; each scores the positions from `overlap` on (the first: all)."""
+    """Windows [n, length+1] over data, each beginning `overlap` bytes before the last one ends."""
     import torch
 
     starts = range(0, data.numel() - length - 1, length - overlap)
