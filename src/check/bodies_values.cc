@@ -144,7 +144,7 @@ void one_extreme(Judge& judge, const Config& config, std::string_view impl, cons
       // The decay agrees with the oracle: absolute, since exp(g) of any wrong g may be far off. exp amplifies the error of g by
       // |g| e^g <= 1/e, so the gate's tolerance (14 + 6|z|) u with |z| <= 100 where the sigmoid is not flat bounds it: < 1e-4.
       const float g0 = floats(row.g)[0];
-      const double want = std::exp(oracle::log_decay(layer, 0, 0, static_cast<double>(clamp_to(config.gates, x.a))));
+      const double want = std::exp(oracle::log_decay(layer, 0, 0, world.sequences[0][r].token(t).a[0]));
       judge.that(std::fabs(std::exp(static_cast<double>(g0)) - want) < 1e-4,
                  "decay " + name + ": g is " + std::to_string(g0) + ", exp(g) should be " + std::to_string(want));
     }

@@ -12,7 +12,7 @@ struct Shape {
 };
 
 // Square and tuned sizes, K != V, sizes that are no multiple of 8, the extremes 1 and 256, HV/H = 1, 2, 3, 4.
-constexpr Shape kShapes[] = {{1, 1, 64, 64}, {2, 4, 128, 128}, {1, 3, 60, 36}, {2, 2, 96, 80},  {1, 4, 5, 17},
+constexpr Shape kShapes[] = {{1, 1, 64, 64}, {1, 2, 128, 128}, {1, 3, 60, 36}, {2, 2, 96, 80},  {1, 4, 5, 17},
                              {2, 6, 1, 1},   {1, 2, 256, 9},   {1, 1, 7, 256}, {2, 8, 16, 24}, {3, 3, 33, 64},
                              {1, 2, 128, 64}, {1, 1, 8, 1},    {2, 4, 64, 128}, {1, 1, 1, 40}};
 constexpr int64_t kWindows[] = {4, 1, 3, 8, 2, 5, 17, 32};

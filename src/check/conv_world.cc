@@ -37,7 +37,7 @@ ConvWorld::Memory ConvWorld::make_memory() const {
     m.state_buffer = Buffer(config.act, {num_slots, C, W - 1}, pitch);
     m.state = m.state_buffer.view();
   }
-  m.ring_buffer = Buffer(config.act, {num_slots, config.window + 1, C}, pitch);
+  m.ring_buffer = Buffer(config.act, {num_slots, std::min<int64_t>(config.window + 1, kMaxWindow), C}, pitch);
   m.ring = m.ring_buffer.view();
   m.pending_buffer = Buffer(DType::i32, {num_slots});
   m.pending = m.pending_buffer.view();

@@ -1,5 +1,6 @@
 #include "check/support.h"
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstdio>
@@ -60,6 +61,7 @@ uint16_t float_to_half(float f) {
   const auto sign = static_cast<uint16_t>((bits >> 16) & 0x8000u);
   const float magnitude = std::fabs(f);
   if (std::isnan(f)) return static_cast<uint16_t>(sign | 0x7E00u);
+  if (magnitude == 0) return sign;
   if (magnitude >= 65520.0f) return static_cast<uint16_t>(sign | 0x7C00u);
   int exponent = 0;
   std::frexp(magnitude, &exponent);
@@ -194,7 +196,6 @@ bool is_nan(DType type, const void* element) { return is_float(type) && std::isn
 
 Buffer::Buffer(int64_t bytes, DType poison_as)
     : memory_(static_cast<size_t>(bytes + 2 * kGuard)),
-      claimed_(memory_.size(), false),
       poison_(is_float(poison_as) ? std::byte{0xFF} : std::byte{0x7F}) {
   poison();
 }
@@ -217,23 +218,34 @@ TensorView Buffer::carve(DType dtype, const std::vector<int64_t>& shape, const s
 }
 
 void Buffer::claim(const TensorView& view) {
-  const size_t size = size_of(view.dtype);
   gaps_.clear();
-  for_each(view, [&](const std::byte* p) {
+  const auto add = [&](const std::byte* p, size_t bytes) {
     const auto at = static_cast<size_t>(p - memory_.data());
-    for (size_t i = 0; i < size; ++i) claimed_.at(at + i) = true;
-  });
+    if (!claimed_.empty() && claimed_.back().second == at) {
+      claimed_.back().second += bytes;
+    } else {
+      claimed_.emplace_back(at, at + bytes);
+    }
+  };
+  const size_t size = size_of(view.dtype);
+  if (run_stride(view) == 1) {
+    for_each_run(view, [&](const std::byte* p, const auto&) { add(p, static_cast<size_t>(run_length(view)) * size); });
+  } else {
+    for_each(view, [&](const std::byte* p) { add(p, size); });
+  }
 }
 
 void Buffer::poison() { std::fill(memory_.begin(), memory_.end(), poison_); }
 
 std::string Buffer::damage() const {
   if (gaps_.empty()) {
-    for (size_t i = 0; i < memory_.size();) {
-      const size_t begin = i;
-      while (i < memory_.size() && !claimed_[i]) ++i;
-      if (i > begin) gaps_.emplace_back(begin, i);
-      while (i < memory_.size() && claimed_[i]) ++i;
+    std::vector<std::pair<size_t, size_t>> taken = claimed_;
+    std::sort(taken.begin(), taken.end());
+    taken.emplace_back(memory_.size(), memory_.size());
+    size_t free_from = 0;
+    for (const auto& [begin, end] : taken) {
+      if (begin > free_from) gaps_.emplace_back(free_from, begin);
+      free_from = std::max(free_from, end);
     }
   }
   for (const auto& [begin, end] : gaps_) {
@@ -307,9 +319,15 @@ Bytes pack(const TensorView& view) {
 void unpack(const Bytes& bytes, const TensorView& view) {
   const std::byte* from = bytes.data();
   const size_t size = size_of(view.dtype);
-  for_each(view, [&](std::byte* p) {
-    std::memcpy(p, from, size);
-    from += size;
+  const auto n = static_cast<size_t>(run_length(view));
+  const auto stride = static_cast<size_t>(run_stride(view));
+  for_each_run(view, [&](std::byte* p, const auto&) {
+    if (stride == 1) {
+      std::memcpy(p, from, n * size);
+    } else {
+      for (size_t i = 0; i < n; ++i) std::memcpy(p + i * stride * size, from + i * size, size);
+    }
+    from += n * size;
   });
 }
 

@@ -74,8 +74,8 @@ class Buffer {
   void claim(const TensorView& view);
 
   Bytes memory_;
-  std::vector<bool> claimed_;
-  mutable std::vector<std::pair<size_t, size_t>> gaps_;  ///< [begin, end) of what is not claimed; made by damage()
+  std::vector<std::pair<size_t, size_t>> claimed_;       ///< [begin, end) of bytes that belong to views
+  mutable std::vector<std::pair<size_t, size_t>> gaps_;  ///< the rest, guard words included; made by damage()
   std::byte poison_{0xFF};
   TensorView view_;
 };

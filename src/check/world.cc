@@ -331,7 +331,7 @@ RowBuffers::RowBuffers(const std::vector<int32_t>& values, bool strided) {
 }
 
 World::World(const Config& c, std::string_view name) : config(c), impl(name) {
-  num_slots = c.rows + 3;
+  num_slots = c.rows + 2;
   Rng rng(mix({static_cast<int64_t>(c.seed), 4}));
   slots = rng.permutation(num_slots);
   // Real work on slot 0 and on the last slot: move both among the first `rows` entries.

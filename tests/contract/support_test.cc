@@ -36,7 +36,9 @@ TEST(Conversion, RoundsToNearestEven) {
   EXPECT_EQ(through(DType::f16, 1.0f + 3 * 0x1p-11f), 1.0f + 0x1p-9f);
   EXPECT_EQ(through(DType::f16, 0x1p-25f), 0.0f);
   EXPECT_EQ(through(DType::f16, 0x1.8p-24f), 0x1p-23f);
-  EXPECT_EQ(through(DType::f16, 0x1.ffcp-15f), 0x1.ffcp-15f);
+  EXPECT_EQ(through(DType::f16, 0x1.ff8p-15f), 0x1.ff8p-15f);  // the largest subnormal
+  EXPECT_EQ(through(DType::f16, 0x1.ffcp-15f), 0x1p-14f);
+  EXPECT_EQ(through(DType::f16, 0.0f), 0.0f);
   EXPECT_EQ(through(DType::f16, 65519.0f), 65504.0f);
   EXPECT_EQ(through(DType::f16, -65520.0f), -std::numeric_limits<float>::infinity());
   EXPECT_TRUE(std::isnan(through(DType::f16, std::nanf(""))));
