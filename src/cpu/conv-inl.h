@@ -47,7 +47,7 @@ HWY_INLINE void LoadWindow(const ConvParams& p, int64_t slot, int64_t c0, int n,
   }
 }
 
-HWY_NOINLINE void ConvChannels(const ConvParams& p, int64_t row, int64_t c0, int n) {
+static HWY_NOINLINE HWY_MAYBE_UNUSED void ConvChannels(const ConvParams& p, int64_t row, int64_t c0, int n) {
   const Vector::D d;
   const int64_t T = p.tokens(row), xr = p.window_row(row), xt = p.window_token(row), slot = p.slot_ids[row];
   const auto x_size = static_cast<int64_t>(size_of(p.x.dtype)), out_size = static_cast<int64_t>(size_of(p.out.dtype));

@@ -60,14 +60,14 @@ HWY_INLINE void StoreRowAs(const float* from, int n, std::byte* to) {
 }
 
 /// n elements to fp32.
-HWY_NOINLINE void LoadRow(DType type, const std::byte* from, int n, float* to) {
+static HWY_NOINLINE HWY_MAYBE_UNUSED void LoadRow(DType type, const std::byte* from, int n, float* to) {
   if (type == DType::f32) return LoadRowAs<DType::f32>(from, n, to);
   if (type == DType::bf16) return LoadRowAs<DType::bf16>(from, n, to);
   LoadRowAs<DType::f16>(from, n, to);
 }
 
 /// n elements from fp32, rounded to nearest even.
-HWY_NOINLINE void StoreRow(DType type, const float* from, int n, std::byte* to) {
+static HWY_NOINLINE HWY_MAYBE_UNUSED void StoreRow(DType type, const float* from, int n, std::byte* to) {
   if (type == DType::f32) return StoreRowAs<DType::f32>(from, n, to);
   if (type == DType::bf16) return StoreRowAs<DType::bf16>(from, n, to);
   StoreRowAs<DType::f16>(from, n, to);
@@ -152,7 +152,7 @@ struct StateRows {
 
 /// Working state of `width` rows (a multiple of kLanes): to[k*width + i] = row i at k. Rows from `count` on repeat the last one;
 /// their lanes are computed and thrown away.
-HWY_NOINLINE void LoadState(const StateRows& from, int count, int width, int K, float* to) {
+static HWY_NOINLINE HWY_MAYBE_UNUSED void LoadState(const StateRows& from, int count, int width, int K, float* to) {
   alignas(64) float converted[kLanes * kMaxHeadDim];
   const float* rows[kLanes];
   for (int i0 = 0; i0 < width; i0 += kLanes) {
@@ -169,7 +169,7 @@ HWY_NOINLINE void LoadState(const StateRows& from, int count, int width, int K, 
   }
 }
 
-HWY_NOINLINE void StoreState(const float* from, int count, int width, int K, const StateRows& to) {
+static HWY_NOINLINE HWY_MAYBE_UNUSED void StoreState(const float* from, int count, int width, int K, const StateRows& to) {
   alignas(64) float converted[kLanes * kMaxHeadDim];
   float* rows[kLanes];
   for (int i0 = 0; i0 < count; i0 += kLanes) {

@@ -163,7 +163,7 @@ HWY_INLINE RunBlockFn ChooseBlock(const RecurrenceParams& p) {
 }
 
 /// Rows v0 .. v1-1 of one head of one row of the batch.
-HWY_NOINLINE void RunHead(const RecurrenceParams& p, const HeadTask& task, int v0, int v1, Tokens* tokens, const std::byte* next) {
+static HWY_NOINLINE HWY_MAYBE_UNUSED void RunHead(const RecurrenceParams& p, const HeadTask& task, int v0, int v1, Tokens* tokens, const std::byte* next) {
   const int64_t count = p.tokens(task.row);
   const auto size = static_cast<int64_t>(size_of(p.state.dtype));
   for (int64_t t = 0; t < count; ++t) PrepareToken(p, task, t, tokens);
