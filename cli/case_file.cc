@@ -211,6 +211,9 @@ class TensorReader {
       }
       return;
     }
+    if (case_.pool.ring_rows == 0 && longest > kMaxWindow) {
+      tensors_.refuse(prefix_ + "q", fmt::format("at most {} tokens per row", kMaxWindow), fmt::format("{}", longest));
+    }
     longest_window_ = std::max(longest_window_, longest);
   }
 

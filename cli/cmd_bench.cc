@@ -1,5 +1,6 @@
 // ringfold bench: rows beside their twins.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <cstdio>
 #include <memory>
@@ -57,8 +58,10 @@ void run_command(BenchCommand& command) {
     if (status.code() == Code::internal) throw CommandError(status.message(), kExitFailed);
     require(status, "");
   }
-  if (rows.empty())
-    throw CommandError("bench: expected a filter that matches a row (see ringfold bench --list), found none");
+  if (rows.empty()) {
+    throw CommandError(fmt::format("filters: expected part of a key (see ringfold bench --list), found {}",
+                                   fmt::join(command.options.filters, " ")));
+  }
   if (command.json) {
     nlohmann::json list = nlohmann::json::array();
     for (const bench::Row& row : rows) list.push_back(to_json(row));

@@ -73,11 +73,11 @@ void run_command(const RunCommand& command) {
     throw CommandError(fmt::format("{}: expected an output other than the case file", command.output));
   }
   const Case input = read_case(command.input);
+  const std::vector<NamedOutput> outputs = run_case(input, options, command.input);
+  write_outputs(command.output, outputs);
   for (const std::string& name : input.unused) {
     fmt::print(stderr, "ringfold: {}: note: no step reads the tensor '{}'\n", command.input, name);
   }
-  const std::vector<NamedOutput> outputs = run_case(input, options, command.input);
-  write_outputs(command.output, outputs);
   print_summary(command, input, outputs);
 }
 

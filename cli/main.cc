@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <exception>
 #include <new>
+#include <string>
 
 #include "cli/commands.h"
 #include "ringfold/registry.h"
@@ -29,7 +30,17 @@ Exit codes: 0 done, 1 done and not in order, 2 refused (usage, file, or somethin
 /// One line for a parse error, with CLI11's own text.
 int report_parse_error(const CLI::App& app, const CLI::ParseError& error) {
   if (error.get_exit_code() == 0) return app.exit(error);  // --help, --version
-  fmt::print(stderr, "ringfold: {} (see ringfold --help)\n", error.what());
+  const auto subcommands = app.get_subcommands();
+  const std::string command = subcommands.empty() ? "" : subcommands.front()->get_name() + " ";
+  std::string message = error.what();
+  // CLI11 asks for what is missing before it tells what it did not know, and the unknown option is the likelier
+  // mistake.
+  for (const std::string& argument : app.remaining(true)) {
+    if (argument.rfind('-', 0) != 0) continue;
+    message = fmt::format("{}: unknown option", argument);
+    break;
+  }
+  fmt::print(stderr, "ringfold: {} (see ringfold {}--help)\n", message, command);
   return kExitUsage;
 }
 

@@ -15,7 +15,7 @@ DESCRIPTIONS = [
     ("a key twice", '{"version":1,"version":1,"mixer":"gdn","steps":[]}', ["'version' twice"]),
     ("deep nesting", "[" * 50000, ["ringfold_case"]),
     ("huge number", '{"version":1,"mixer":"gdn","scale":1e999,"steps":[]}', ["ringfold_case"]),
-    ("no version", {"version": None}, ["'version'", "expected 1"]),
+    ("no version", {"version": None}, ["'version'", "found none"]),
     ("version 2", {"version": 2}, ["'version'", "expected 1", "found 2"]),
     ("version text", {"version": "1"}, ["'version'"]),
     ("no mixer", {"mixer": None}, ["'mixer'"]),
@@ -204,7 +204,7 @@ class MalformedTest(common.CliTest):
         self.refuse_bytes(edited(lambda h: h["0.q"].update(dtype="F7")), ["'0.q'", "F7"], "unknown dtype")
         self.refuse_bytes(edited(lambda h: h["0.q"].update(shape=[-4, 1, 4])), ["'0.q'", "shape"], "negative size")
         self.refuse_bytes(edited(lambda h: h["0.q"].update(shape=[2**62, 2**62, 4])), ["'0.q'"], "overflowing size")
-        self.refuse_bytes(edited(lambda h: h["0.q"].update(data_offsets=[0, 64])), ["0.q"], "overlap")
+        self.refuse_bytes(edited(lambda h: h["0.q"].update(data_offsets=[0, 64])), ["data_offsets", "no overlap"], "overlap")
         self.refuse_bytes(edited(lambda h: h["0.q"].update(data_offsets=[0, 2**40])), ["'0.q'"], "past the end")
         self.refuse_bytes(edited(lambda h: h["0.q"].pop("shape")), ["'0.q'", "shape"], "no shape")
 

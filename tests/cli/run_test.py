@@ -84,7 +84,7 @@ class RunTest(common.CliTest):
             for at, (value, (reference, bound)) in enumerate(zip(got, want)):
                 self.assertLessEqual(abs(value - reference), bound, f"{name}[{at}]: {value} for {reference} +- {bound}")
                 compared += 1
-        self.assertGreater(compared, 100)
+        self.assertGreater(compared, 50)
         return out
 
     def test_gdn_fp32(self):

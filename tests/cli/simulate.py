@@ -8,9 +8,9 @@ known within n*u*M, then to first order the next one is known within (n+c)*u*M',
 k and q normalised (a sum of K squares, root, quotient: K+4 each), kd (decay error d+4, product 1), a sum over K (K+1),
 difference, beta (4), two products (4), the last fma (1) and its k (K+4): c <= 3K+24+d. Outputs add kq: 2(K+4)+1+(K+1), so
 c_o <= 6K+48+d. d = |error of g|/u: softplus gate exp(A)(2|x|+15 softplus(x)); safe gate |lower_bound|(1.5|exp(A)x|+5).
-Rounding the state to a 16-bit pool may fall on either side of a tie: one unit, 2^-8 (bf16) or 2^-11 (fp16) of |S| <= M, is
-added to n as 2^-8/u or 2^-11/u. Outputs are rounded once to their dtype: half a unit, 2^-9 or 2^-12 of the value.
-A factor 1.01 covers the terms of second order.
+Rounding to a 16-bit dtype moves a value by at most half a unit, 2^-8 (bf16) or 2^-11 (fp16) of it (2^-25 below the normal
+range of fp16). Outputs are rounded once. Rounding the state to a 16-bit pool may fall on either side of a tie: a whole unit
+of |S| <= M is added to n, as 2^-7/u or 2^-10/u. A factor 1.01 covers the terms of second order.
 """
 
 import math
@@ -18,7 +18,7 @@ import math
 from casefile import Tensor
 
 U = 2.0**-24
-HALF_UNIT = {"F32": 2.0**-24, "BF16": 2.0**-9, "F16": 2.0**-12}
+HALF_UNIT = {"F32": 2.0**-24, "BF16": 2.0**-8, "F16": 2.0**-11}
 DONE, NULL, OUT_OF_RANGE, BAD_ACCEPT, NO_WINDOW, TOO_LONG, BAD_TRACK = 0, 1, 2, 4, 5, 7, 8
 
 
@@ -28,6 +28,10 @@ def softplus(x, beta, threshold):
 
 def sigmoid(x):
     return 1 / (1 + math.exp(-x)) if x >= 0 else math.exp(x) / (1 + math.exp(x))
+
+
+def rounding(dtype, value):
+    return 1.01 * HALF_UNIT[dtype] * abs(value) + (2.0**-25 if dtype == "F16" else 0.0)
 
 
 class Head:
@@ -119,7 +123,7 @@ class Simulator:
         return [Head(rows[h * self.V:(h + 1) * self.V]) for h in range(self.HV)]
 
     def flat(self, heads):
-        return [(s, 1.01 * head.n * U * m + HALF_UNIT[self.dtype] * abs(s) * (head.n > 0))
+        return [(s, 1.01 * head.n * U * m + rounding(self.dtype, s) * (head.n > 0))
                 for head in heads for S, M in zip(head.S, head.M) for s, m in zip(S, M)]
 
     def ints(self, name):
@@ -169,7 +173,7 @@ class Simulator:
                 heads = [head.clone() for head in self.heads[layer][slot]]
                 for token in range(cu[row], cu[row + 1]):
                     pairs = self.advance(layer, heads, token, step)
-                    out[layer][token] = [(o, bound + 1.01 * HALF_UNIT[v.dtype] * abs(o)) for o, bound in pairs]
+                    out[layer][token] = [(o, bound + rounding(v.dtype, o)) for o, bound in pairs]
                     if self.case.get("state_rounding") == "per_token":
                         heads = [head.rounded(self.dtype) for head in heads]
                     states[layer][token] = self.flat([head.clone().rounded(self.dtype) for head in heads])
