@@ -23,6 +23,7 @@ void speculation_invariance(Judge&, const Config&, std::string_view);  // C8
 // bodies_compare.cc
 void equals_reference(Judge&, const Config&, std::string_view);  // C9
 void accuracy(Judge&, const Config&, std::string_view);          // ACC
+uint64_t fingerprint_of(Judge&, const Config&, std::string_view);
 // bodies_rows.cc
 void null_rows(Judge&, const Config&, std::string_view);     // C11
 void refused_rows(Judge&, const Config&, std::string_view);  // C12, rows

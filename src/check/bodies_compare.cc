@@ -180,6 +180,12 @@ void equals_reference(Judge& judge, const Config& config, std::string_view impl)
   }
 }
 
+uint64_t fingerprint_of(Judge& judge, const Config& config, std::string_view impl) {
+  uint64_t h = 0xCBF29CE484222325ull;  // FNV-1a starts here
+  for (const auto& [name, buffer] : run_all(judge, config, impl).items) h = hash(buffer.view(), h);
+  return h;
+}
+
 void accuracy(Judge& judge, const Config& config, std::string_view impl) {
   recurrence_accuracy(judge, config, impl);
   conv_accuracy(judge, config, impl);

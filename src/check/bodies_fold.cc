@@ -104,7 +104,8 @@ void conv_commit_is_decode(Judge& judge, const Config& config, std::string_view 
     for (size_t r = 0; r < conv.slots.size(); ++r) {
       counts.push_back(static_cast<int32_t>((n + static_cast<int64_t>(r)) % (conv.lengths[r] + 1)));
     }
-    conv.commit(judge, verified, conv.slots, counts);
+    const int32_t tracked = counts[0] > 0 ? conv.free_slot() : -1, step = counts[0] / 2;  // step < counts[0]
+    conv.commit(judge, verified, conv.slots, counts, tracked, step);
     const ConvWorld::Memory decoded = conv.make_memory();
     for (size_t r = 0; r < conv.slots.size(); ++r) {
       for (int64_t t = 0; t < counts[r]; ++t) {
@@ -112,9 +113,10 @@ void conv_commit_is_decode(Judge& judge, const Config& config, std::string_view 
         conv.decode(judge, decoded, single);
         judge.same(call.out_row(static_cast<int64_t>(r), conv.lengths[r]).at(t), single.out_row(0, 1).at(0),
                    "conv_verify row " + std::to_string(r) + " token " + std::to_string(t) + ", against conv_decode,");
+        if (r == 0 && t == step) copy(decoded.state.at(conv.slots[0]), decoded.state.at(tracked));
       }
     }
-    judge.same(verified.state, decoded.state, "conv windows after conv_commit, against conv_decode,");
+    judge.same(verified.state, decoded.state, "conv windows and snapshot after conv_commit, against conv_decode,");
   }
 }
 

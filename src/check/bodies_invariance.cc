@@ -1,5 +1,10 @@
 // C7, C8: the bits of a row depend on its own tokens and state alone.
 #include <algorithm>
+#include <cfenv>
+
+#if defined(__x86_64__)
+#include <xmmintrin.h>
+#endif
 
 #include "check/bodies.h"
 #include "check/conv_world.h"
@@ -17,6 +22,43 @@ class Threads {
 
  private:
   int saved_;
+};
+
+/// The floating-point environment of this thread, spoilt for a while: rounding upwards and, where the kit knows how, subnormals
+/// flushed to zero.
+class Environment {
+ public:
+  void spoil() {
+    std::fesetround(FE_UPWARD);
+#if defined(__x86_64__)
+    _mm_setcsr(_mm_getcsr() | 0x8040u);  // FTZ, DAZ
+#endif
+    rounding_ = FE_UPWARD;
+#if defined(__x86_64__)
+    control_ = _mm_getcsr() & ~0x3Fu;
+#endif
+  }
+  /// True if the environment is still the one that was left.
+  bool restore() {
+    bool kept = std::fegetround() == rounding_;
+#if defined(__x86_64__)
+    kept = kept && (_mm_getcsr() & ~0x3Fu) == control_;
+#endif
+    std::fesetenv(&before_);
+    return kept;
+  }
+
+ private:
+  static std::fenv_t current() {
+    std::fenv_t environment;
+    std::fegetenv(&environment);
+    return environment;
+  }
+  std::fenv_t before_ = current();
+  int rounding_ = std::fegetround();
+#if defined(__x86_64__)
+  unsigned control_ = _mm_getcsr() & ~0x3Fu;  // without the sticky flags
+#endif
 };
 
 /// What one row of a step gives: outputs, ring, folded state.
@@ -92,6 +134,28 @@ void norm_rows(Judge& judge, const Config& c, std::string_view impl) {
   for (const Buffer* buffer : {&x, &z, &weight, &all, &one}) judge.intact(*buffer, "gated_norm buffer");
 }
 
+/// The caller's floating-point environment has no influence, and comes back as it was. States of subnormal size, so that a flush
+/// to zero would show.
+void floating_point_environment(Judge& judge, const World& world) {
+  if (world.config.state == DType::f16) return;  // has no value of that size
+  const auto run = [&](bool odd_environment, const Store& store) {
+    for (int32_t slot : world.slots) fill_normal(store.state(0, slot), static_cast<uint64_t>(slot), 1e-38f);
+    Batch batch(world.config, world.config.layout, world.rows(0), DType::f32);
+    const DecodeArgs args = world.decode_args(store, 0, batch);
+    Environment environment;
+    if (odd_environment) environment.spoil();
+    const Status status = decode(args);
+    const bool kept = environment.restore();
+    judge.ok(status, "decode");
+    judge.that(kept, "decode changed the floating-point environment of its caller");
+    return copy_of(batch.out);
+  };
+  const Store plain_store = world.make_store(), odd_store = world.make_store();
+  const Buffer plain = run(false, plain_store), odd = run(true, odd_store);
+  judge.same(odd.view(), plain.view(), "outputs, rounding upwards and flushing subnormals outside,");
+  judge.same(odd_store.state(0), plain_store.state(0), "states, rounding upwards and flushing subnormals outside,");
+}
+
 /// A sequence with the first `good` tokens of one and the rest from another.
 Sequence splice(const Config& c, const Sequence& truth, int64_t first, int64_t good, int64_t total, int64_t stream) {
   Sequence result(c, total, 0, stream);
@@ -125,6 +189,7 @@ void batch_invariance(Judge& judge, const Config& config, std::string_view impl)
   }
   if (config.layout == Layout::dense) same_rows(judge, step(judge, world, Layout::strided, all, false), base, all, "strided");
   norm_rows(judge, config, impl);
+  floating_point_environment(judge, world);
 }
 
 void speculation_invariance(Judge& judge, const Config& config, std::string_view impl) {

@@ -126,6 +126,15 @@ Outcome run_line(std::string_view line, std::string_view impl, const Config& con
   return {Verdict::pass, judge.checks(), ""};
 }
 
+uint64_t fingerprint(std::string_view impl, const Config& config) {
+  Judge judge;
+  try {
+    return fingerprint_of(judge, config, impl);
+  } catch (const Failure&) {
+    return 0;
+  }
+}
+
 Report run(const Options& options) {
   Report report;
   report.impls = options.impls;

@@ -70,6 +70,10 @@ struct Outcome {
 /// Runs one line on one implementation. Never throws. An unknown line or implementation fails with a message.
 Outcome run_line(std::string_view line, std::string_view impl, const Config& config);
 
+/// 64-bit hash of all that the implementation computes for the config: outputs, snapshots, ring, states, conv, norm. Equal on every
+/// machine and for every implementation. 0 where a call failed.
+uint64_t fingerprint(std::string_view impl, const Config& config);
+
 /// One cell of the table implementation x line.
 struct Cell {
   std::string impl;

@@ -115,16 +115,26 @@ void ConvWorld::decode(Judge& judge, const Memory& memory, Call& call) const {
 }
 
 void ConvWorld::commit(Judge& judge, const Memory& memory, const std::vector<int32_t>& slot_ids,
-                       const std::vector<int32_t>& counts) const {
-  const RowBuffers ids(slot_ids), accepted(counts);
+                       const std::vector<int32_t>& counts, int32_t track_slot, int32_t track_step) const {
+  std::vector<int32_t> slots_of(slot_ids.size(), -1), steps_of(slot_ids.size(), -1);
+  slots_of[0] = track_slot;
+  steps_of[0] = track_step;
+  const RowBuffers ids(slot_ids), accepted(counts), track_slots(slots_of), track_steps(steps_of);
   ConvCommitArgs args;
   args.conv_state = memory.state;
   args.conv_ring = memory.ring;
   args.slot_ids = ids.view;
   args.num_accepted = accepted.view;
+  if (track_slot >= 0) args.track_slots = track_slots.view, args.track_steps = track_steps.view;
   args.impl = impl;
   judge.ok(conv_commit(args), "conv_commit");
   guards(judge, memory, nullptr);
+}
+
+int32_t ConvWorld::free_slot() const {
+  int32_t slot = 0;
+  while (std::find(slots.begin(), slots.end(), slot) != slots.end()) ++slot;
+  return slot;
 }
 
 }  // namespace ringfold::check

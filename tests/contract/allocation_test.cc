@@ -2,6 +2,7 @@
 #include <atomic>
 #include <cctype>
 #include <memory>
+#include <span>
 #include <string>
 
 #include "check/conv_world.h"
@@ -81,7 +82,7 @@ TEST_P(Allocations, CommitMakesNone) {
   std::unique_ptr<Pool> pool;
   ASSERT_TRUE(succeeded(Pool::create(config, &pool)));
   Slot slots[2];
-  ASSERT_TRUE(succeeded(pool->acquire(slots)));
+  ASSERT_TRUE(succeeded(pool->acquire(std::span<Slot>(slots))));  // a bare array would decay to a Slot*
   const RowBuffers ids({slots[0].id, slots[1].id}), generations({slots[0].generation, slots[1].generation}), counts({2, 0}),
       status({77, 77});
   CommitArgs args;
