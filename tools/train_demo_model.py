@@ -107,7 +107,8 @@ def chunk_delta_rule(query, key, value, g, beta, use_qk_l2norm_in_kernel=True, *
         kb = k * b[..., None]
         system = (kb @ k.transpose(-1, -2)) * decay
         rhs = torch.cat([v * b[..., None], kb * g.exp()[..., None]], -1)
-        new_v, k_decayed = torch.linalg.solve_triangular(system, rhs, upper=False, unitriangular=True).split([dv, dk], -1)
+        solved = torch.linalg.solve_triangular(system, rhs, upper=False, unitriangular=True)
+        new_v, k_decayed = solved.split([dv, dk], -1)
         intra = (q @ k.transpose(-1, -2)) * decay
         q = q * g.exp()[..., None]
         k = k * (g[..., -1:] - g).exp()[..., None]
