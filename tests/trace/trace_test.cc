@@ -36,7 +36,10 @@ constexpr Shape kShapes[] = {{1, 1, 8, 8, 5, 4}, {1, 2, 12, 5, 3, 2}, {2, 6, 16,
 
 using Param = std::tuple<std::string, size_t, size_t>;
 
-class Trace : public ::testing::TestWithParam<Param> {};
+class Trace : public ::testing::TestWithParam<Param> {
+ protected:
+  void TearDown() override { set_num_threads(0); }
+};
 
 TEST_P(Trace, EqualsPlainDecoding) {
   const auto& [impl, gate, precision] = GetParam();
@@ -61,6 +64,7 @@ TEST_P(Trace, EqualsPlainDecoding) {
   const uint64_t seed = 1000 + config.seed;
   RecordProperty("seed", static_cast<int>(seed));
 
+  set_num_threads(1 + static_cast<int>(seed % 3));
   constexpr int kSteps = 1000;
   Tracer tracer(config, impl, seed);
   for (int step = 0; step < kSteps; ++step) {

@@ -2,6 +2,7 @@
 #include "unit/count_new.h"
 
 #include <cstdlib>
+#include <cstring>
 #include <new>
 
 namespace ringfold::test {
@@ -22,6 +23,9 @@ void* operator new(size_t bytes, std::align_val_t align, const std::nothrow_t&) 
   const auto a = static_cast<size_t>(align);
   if (bytes > (size_t{1} << 40)) return nullptr;
   ringfold::test::g_aligned_bytes += static_cast<int64_t>(bytes);
-  return std::aligned_alloc(a, (bytes + a - 1) / a * a);
+  const size_t whole = (bytes + a - 1) / a * a;
+  void* p = std::aligned_alloc(a, whole);
+  if (p != nullptr) std::memset(p, 0xFF, whole);  // memory as a former owner may have left it
+  return p;
 }
 void operator delete(void* p, std::align_val_t) noexcept { std::free(p); }
