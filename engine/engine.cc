@@ -333,7 +333,8 @@ void Engine::attention_mixer(const Batch& batch, const LayerWeights& w, int64_t 
   }
 
   const int64_t ld_scores = batch.longest + 8;
-  detail::parallel_for(static_cast<int64_t>(batch.rows.size()) * heads, 0, [&](int64_t task) {
+  const int threads = threads_for(2 * n * batch.longest * heads * dim);
+  detail::parallel_for(static_cast<int64_t>(batch.rows.size()) * heads, threads, [&](int64_t task) {
     const int64_t r = task / heads, h = task % heads, begin = cu_seqlens_[static_cast<size_t>(r)];
     Sequence* s = batch.rows[static_cast<size_t>(r)].sequence;
     HeadAttention a;
@@ -360,7 +361,7 @@ void Engine::mlp(const Batch& batch, const LayerWeights& w) {
   const int64_t n = batch.tokens, inner = config_.intermediate_size, hidden = config_.hidden_size;
   float* gate = mlp_.data();
   float* up = gate + n * inner;
-  detail::parallel_chunks(inner, rows_per_task(inner), 0, [&](int64_t begin, int64_t end) {
+  detail::parallel_chunks(inner, rows_per_task(inner), threads_for(2 * n * inner * hidden), [&](int64_t begin, int64_t end) {
     matmul_rows(w.gate_proj, begin, end, normed_.data(), hidden, n, gate, inner, false);
     matmul_rows(w.up_proj, begin, end, normed_.data(), hidden, n, up, inner, false);
     for (int64_t t = 0; t < n; ++t) {

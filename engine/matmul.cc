@@ -127,12 +127,18 @@ int64_t rows_per_task(int64_t rows) {
   return std::max<int64_t>(16, (rows + tasks - 1) / tasks + 7) / 8 * 8;
 }
 
+int threads_for(int64_t work) {
+  // About 2 microseconds on one core: what a parallel region costs.
+  constexpr int64_t kWorthIt = 32 * 1024;
+  return work < kWorthIt ? 1 : 0;
+}
+
 void matmul(std::span<const Product> products, const float* x, int64_t ldx, int64_t tokens) {
   int64_t rows = 0, tasks = 0;
   for (const Product& p : products) rows += p.w.rows;
   const int64_t chunk = rows_per_task(rows);
   for (const Product& p : products) tasks += (p.w.rows + chunk - 1) / chunk;
-  detail::parallel_for(tasks, 0, [&](int64_t task) {
+  detail::parallel_for(tasks, threads_for(rows * products[0].w.cols * tokens), [&](int64_t task) {
     for (const Product& p : products) {
       const int64_t count = (p.w.rows + chunk - 1) / chunk;
       if (task >= count) {

@@ -39,4 +39,7 @@ void matmul(std::span<const Product> products, const float* x, int64_t ldx, int6
 /// Rows per task so that `rows` makes a few tasks for every thread: a multiple of 8.
 int64_t rows_per_task(int64_t rows);
 
+/// Threads for a region of `work` multiply-adds: one where waking the others would cost more than it saves, else 0 (all).
+int threads_for(int64_t work);
+
 }  // namespace ringfold::engine
