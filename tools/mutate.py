@@ -1,0 +1,233 @@
+#!/usr/bin/env python3
+"""Shows that the contract tests can fail: plants faults, one at a time, and demands that the tests which should notice go red.
+
+Works on a scratch copy of the tree, which it configures with a minimal target, and leaves the tree itself alone. A fault is a
+textual edit at an anchor that must occur exactly once; a missing anchor is an error, so that the list keeps up with the code. Where
+the Highway body and the plain reference have the same step in separate code, it is spoilt in both (the oracle or the fingerprints
+must notice) and in each alone (the comparison of the two must notice).
+
+usage: tools/mutate.py [--only TEXT] [--list] [--anchors] [--keep DIR] [--jobs N]
+Exit code 0: every fault was noticed. 1: a fault survived. 2: an anchor is missing, or the unspoilt tree does not build or pass.
+"""
+
+import argparse
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+ARITH = "src/core/arith-inl.h"
+REFERENCE = "src/ref/reference.cc"
+PREPARE = "src/cpu/prepare-inl.h"
+RECURRENCE = "src/cpu/recurrence-inl.h"
+
+
+@dataclass
+class Edit:
+    file: str
+    anchor: str
+    replacement: str
+
+
+@dataclass
+class Fault:
+    """`shared`: edits of code that all implementations use; otherwise edits of the reference and of the Highway body."""
+    name: str
+    noticed_by: str  # contract lines (or Fingerprints) that must go red when all implementations have the fault
+    shared: tuple = ()
+    reference: tuple = ()
+    highway: tuple = ()
+
+
+FAULTS = [
+    Fault("softplus in place of the safe gate", "C3 ACC",
+          reference=(Edit(REFERENCE, "return p.safe_gate ? arith::safe_gate<S>", "return false ? arith::safe_gate<S>"),),
+          highway=(Edit(PREPARE, "g[0] = p.safe_gate ? arith::safe_gate", "g[0] = false ? arith::safe_gate"),
+                   Edit(PREPARE, "hn::Store(p.safe_gate ? safe_gate<Vector>", "hn::Store(false ? safe_gate<Vector>"))),
+    Fault("beta rounded to bf16", "C3 ACC",
+          reference=(Edit(REFERENCE, "token->beta = arith::sigmoid<S>(load(p.b.dtype, p.b.at(0, row, t, at.hv), 0));",
+                          "token->beta = arith::round_bf16<S>(arith::sigmoid<S>(load(p.b.dtype, p.b.at(0, row, t, at.hv), 0)));"),),
+          highway=(Edit(PREPARE, "tokens->beta[t] = arith::sigmoid<arith::Scalar>(load(p.b.dtype, p.b.at(0, row, at, task.hv), 0));",
+                        "tokens->beta[t] = arith::round_bf16<arith::Scalar>("
+                        "arith::sigmoid<arith::Scalar>(load(p.b.dtype, p.b.at(0, row, at, task.hv), 0)));"),)),
+    Fault("decay applied after the dot", "ACC",
+          reference=(Edit(REFERENCE, "token.kd[k] = S::mul(token.k[k], token.decay[k]);", "token.kd[k] = token.k[k];"),),
+          highway=(Edit(PREPARE, "hn::Store(hn::Mul(hn::Load(d, k + i), hn::Load(d, decay + i)), d, tokens->kd[t] + i);",
+                        "hn::Store(hn::Load(d, k + i), d, tokens->kd[t] + i);"),)),
+    Fault("one token too few accepted", "C4",
+          shared=(Edit("src/core/params.h", "    if (num_accepted) return num_accepted[row];\n    return cu_seqlens",
+                       "    if (num_accepted) return num_accepted[row] > 0 ? num_accepted[row] - 1 : 0;\n    return cu_seqlens"),)),
+    Fault("one token too few accepted in the conv window", "C4",
+          shared=(Edit("src/core/conv_window.cc", "advance(p, layer, slot, dst, p.num_accepted[row], c0, c1, input);",
+                       "advance(p, layer, slot, dst, p.num_accepted[row] > 0 ? p.num_accepted[row] - 1 : 0, c0, c1, input);"),)),
+    Fault("a missing track store", "C4",
+          reference=(Edit(REFERENCE, "if (track && p.track_steps[row] == t) {", "if (track && p.track_steps[row] == t && t > 0) {"),),
+          highway=(Edit(RECURRENCE, "if (t - 1 == block.track_step) keep(block.track);", ""),)),
+    Fault("a missing track store in the conv window", "C4",
+          shared=(Edit("src/core/conv_window.cc",
+                       "if (p.track_slots && p.track_slots[row] >= 0 && p.track_steps[row] >= 0) {", "if (false) {"),)),
+    Fault("one stale ring row", "C3 C4",
+          reference=(Edit(REFERENCE, "  if (!p.ring_k) return;\n", "  if (!p.ring_k || at.t == 1) return;\n"),),
+          highway=(Edit(PREPARE, "if (!p.ring_k || !task.records) return;", "if (!p.ring_k || !task.records || t == 1) return;"),)),
+    Fault("a stale v in one ring row", "C3 C4",
+          reference=(Edit(REFERENCE, "  std::memcpy(p.ring_v.at(0, at.slot, at.t, at.hv),",
+                          "  if (at.t != 2) std::memcpy(p.ring_v.at(0, at.slot, at.t, at.hv),"),),
+          highway=(Edit(RECURRENCE, "if (!p.from_ring && p.ring_v) {", "if (!p.from_ring && p.ring_v && t != 2) {"),)),
+    Fault("k normalised before recording", "C3",
+          reference=(Edit(REFERENCE,
+                          "    std::memcpy(p.ring_k.at(0, at.slot, at.t, at.h), p.k.at(0, row, t, at.h), p.K * size_of(p.k.dtype));",
+                          "    const float length = arith::l2_divisor<S>(arith::dot(token->k, token->k, p.K));\n"
+                          "    for (int k = 0; k < p.K; ++k) {\n"
+                          "      store(p.k.dtype, p.ring_k.at(0, at.slot, at.t, at.h), k, token->k[k] / length);\n"
+                          "    }"),),
+          highway=(Edit(PREPARE, "    Record(p, task, t, raw_k, g, gates, tokens->beta[t]);\n  }\n  if (p.qk_l2norm) Normalise(k, K);",
+                        "    Record(p, task, t, raw_k, g, gates, tokens->beta[t]);\n  }\n  if (p.qk_l2norm) Normalise(k, K);\n"
+                        "  if (!p.from_ring && p.ring_k && task.records) StoreRow(p.k.dtype, k, K, p.ring_k.at(0, task.slot, t, task.h));"),)),
+    Fault("a swapped head map", "ACC",
+          reference=(Edit(REFERENCE, "take(p, {layer, row, slot, t, hv / (p.HV / p.H), hv})",
+                          "take(p, {layer, row, slot, t, hv % p.H, hv})"),),
+          highway=(Edit(RECURRENCE, "RunHead(p, {layer, row, slot, hv / (p.HV / p.H), hv, part == 0}",
+                        "RunHead(p, {layer, row, slot, hv % p.H, hv, part == 0}"),)),
+    Fault("an fma of the state update split in two", "Fingerprints",
+          shared=(Edit(ARITH, "return O::fma(u, k, O::mul(s, decay));", "return O::add(O::mul(u, k), O::mul(s, decay));"),)),
+    Fault("an fma of the canonical sum split in two", "Fingerprints",
+          shared=(Edit(ARITH, "return first ? O::mul(a, b) : O::fma(a, b, chain);",
+                       "return first ? O::mul(a, b) : O::add(O::mul(a, b), chain);"),)),
+]
+
+
+def variants(fault):
+    """(label, edits, tests that must notice) of each way to plant the fault."""
+    if fault.shared:
+        return [("shared code", fault.shared, fault.noticed_by)]
+    return [("both bodies", fault.reference + fault.highway, fault.noticed_by),
+            ("Highway alone", fault.highway, "C4 C9"),
+            ("reference alone", fault.reference, "C4 C9")]
+
+
+def spoil(tree, edits):
+    """Applies the edits; returns the original texts for restoring."""
+    originals = {}
+    for edit in edits:
+        path = tree / edit.file
+        text = path.read_text() if path.exists() else ""
+        originals.setdefault(path, text)
+        count = text.count(edit.anchor)
+        if count != 1:
+            restore(originals)
+            raise LookupError(f"{edit.file}: anchor occurs {count} times, not once: {edit.anchor.strip()[:90]}")
+        path.write_text(text.replace(edit.anchor, edit.replacement))
+    return originals
+
+
+def restore(originals):
+    for path, text in originals.items():
+        if path.exists():
+            path.write_text(text)
+
+
+def copy_tree(to):
+    for name in ("CMakeLists.txt", "include", "src", "tests/CMakeLists.txt", "tests/support", "tests/contract"):
+        source, target = ROOT / name, to / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copytree(source, target) if source.is_dir() else shutil.copy2(source, target)
+    # One vector instruction set is enough here, and three times as fast to build.
+    targets = to / "src/cpu/targets.h"
+    text = targets.read_text()
+    if "#define HWY_BASELINE_TARGETS HWY_SSSE3" in text and "avx2" in pathlib.Path("/proc/cpuinfo").read_text():
+        text = text.replace("#define HWY_BASELINE_TARGETS HWY_SSSE3", "#define HWY_BASELINE_TARGETS HWY_AVX2")
+        targets.write_text(text.replace("(HWY_AVX3_DL |", "(HWY_AVX3 | HWY_AVX3_DL |"))
+
+
+def run(command, **kwargs):
+    return subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False, **kwargs)
+
+
+def configure(tree, build):
+    return run(["cmake", "-G", "Ninja", "-S", tree, "-B", build, "-DCMAKE_BUILD_TYPE=Release", "-DCMAKE_CXX_FLAGS_RELEASE=-O1",
+                "-DRINGFOLD_APPS=OFF"])
+
+
+def compile_tests(build, jobs):
+    return run(["cmake", "--build", build, "--target", "contract_test", "-j", str(jobs)])
+
+
+def red_tests(build, wanted):
+    """Names of the tests among `wanted` that fail."""
+    filters = [f"{w}.*" if w == "Fingerprints" else f"*/{w}_*" for w in wanted.split()]
+    env = dict(os.environ, RINGFOLD_CHECK_LEVEL="quick")
+    result = run([build / "bin/contract_test", "--gtest_brief=1", "--gtest_filter=" + ":".join(filters)], env=env)
+    red = set(re.findall(r"^\[  FAILED  \] (?:All/Contract\.Holds/)?([\w.]+)", result.stdout, re.MULTILINE))
+    if result.returncode != 0 and not red:
+        red = {f"exit code {result.returncode}"}  # a crash is noticed too
+    return sorted(red), result.stdout
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", default="", metavar="TEXT", help="faults whose name contains TEXT")
+    parser.add_argument("--list", action="store_true", help="print the faults and stop")
+    parser.add_argument("--anchors", action="store_true", help="check that every anchor is there, and stop")
+    parser.add_argument("--keep", metavar="DIR", help="use DIR for the scratch copy, and leave it there")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 2)
+    args = parser.parse_args()
+    chosen = [(f, *v) for f in FAULTS if args.only in f.name for v in variants(f)]
+    if args.list:
+        for fault, label, _, noticed_by in chosen:
+            print(f"{fault.name} ({label}): {noticed_by}")
+        return 0
+    if not chosen:
+        print(f"mutate: no fault is called like {args.only!r}", file=sys.stderr)
+        return 2
+
+    scratch = pathlib.Path(args.keep or tempfile.mkdtemp(prefix="ringfold-mutate-"))
+    tree, build = scratch / "tree", scratch / "build"
+    try:
+        if tree.exists():
+            shutil.rmtree(tree)
+        copy_tree(tree)
+        for fault, label, edits, _ in chosen:  # all anchors first: cheap, and an error at once
+            restore(spoil(tree, edits))
+        if args.anchors:
+            return 0
+        for step in (lambda: configure(tree, build), lambda: compile_tests(build, args.jobs)):
+            result = step()
+            if result.returncode != 0:
+                print(result.stdout[-4000:], "mutate: the unspoilt tree does not build", file=sys.stderr, sep="\n")
+                return 2
+        every = " ".join(sorted({w for c in chosen for w in c[3].split()}))
+        red, output = red_tests(build, every)
+        if red:
+            print(output[-4000:], f"mutate: red without any fault: {', '.join(red)}", file=sys.stderr, sep="\n")
+            return 2
+        survivors = 0
+        for i, (fault, label, edits, noticed_by) in enumerate(chosen, 1):
+            start = time.monotonic()
+            originals = spoil(tree, edits)
+            result = compile_tests(build, args.jobs)
+            if result.returncode != 0:
+                print(result.stdout[-4000:], f"mutate: does not build with: {fault.name}", file=sys.stderr, sep="\n")
+                return 2
+            red, _ = red_tests(build, noticed_by)
+            restore(originals)
+            survivors += not red
+            verdict = f"noticed by {', '.join(red[:4])}{' ..' if len(red) > 4 else ''}" if red else "NOT NOTICED"
+            print(f"[{i}/{len(chosen)}] {fault.name} ({label}): {verdict}  {time.monotonic() - start:.0f} s", flush=True)
+        print(f"{len(chosen) - survivors} of {len(chosen)} faults noticed")
+        return 1 if survivors else 0
+    except LookupError as error:
+        print(f"mutate: {error}", file=sys.stderr)
+        return 2
+    finally:
+        if not args.keep:
+            shutil.rmtree(scratch, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
