@@ -11,18 +11,10 @@ using check::fill_poison;
 using check::pack;
 using check::slice;
 
-std::vector<int32_t> as_ints(const std::vector<RowStatus>& statuses) {
-  std::vector<int32_t> out;
-  for (RowStatus s : statuses) out.push_back(static_cast<int32_t>(s));
-  return out;
-}
-
 bool all_zero(const TensorView& view) {
   const Bytes bytes = pack(view);
   return std::all_of(bytes.begin(), bytes.end(), [](std::byte b) { return b == std::byte{0}; });
 }
-
-bool refused(RowStatus s) { return s != RowStatus::done && s != RowStatus::null_row; }
 
 }  // namespace
 
@@ -166,113 +158,6 @@ void Tracer::run_window(bool decode) {
       if (t.window) counts_["window replaced"]++;
       t.window = rows[r].tokens;
     }
-  }
-}
-
-void Tracer::commit() {
-  counts_["commit"]++;
-  struct Entry {
-    int32_t slot = -1, generation = 0, accept = 0, track = -1, step = -1;
-  };
-  const auto slots = static_cast<int32_t>(rig_.pool_config().slots);
-  std::vector<Entry> entries;
-  const auto add = [&](const Tenant& t) {
-    const auto n = static_cast<int32_t>(t.window ? t.window->size() : 0);
-    Entry e{.slot = t.slot.id, .generation = t.slot.generation, .accept = chance(25) ? 0 : below(n + 1)};
-    if (chance(8)) e.accept = chance(50) ? n + 1 : chance(50) ? -1 : INT_MAX;
-    if (chance(6)) e.generation += chance(50) ? 1 : -1;
-    if (chance(30)) {
-      e.track = chance(85) && !live_.empty() ? live_[below(static_cast<int64_t>(live_.size()))].slot.id : below(slots + 2);
-      e.step = chance(85) && e.accept > 0 && e.accept <= n ? below(e.accept) : below(8) - 1;
-    }
-    entries.push_back(e);
-  };
-  for (const Tenant& t : live_) {
-    if (chance(t.window ? 60 : 8)) add(t);
-  }
-  if (!live_.empty() && chance(6)) add(live_[below(static_cast<int64_t>(live_.size()))]);
-  while (chance(25)) {
-    const Row row = hostile_row(0, false).first;
-    entries.push_back({.slot = row.slot, .accept = below(3), .track = below(slots + 1) - 1, .step = below(3) - 1});
-  }
-  std::vector<Entry> rows;
-  for (int32_t i : rng_.permutation(static_cast<int64_t>(entries.size()))) rows.push_back(entries[i]);
-
-  const bool with_generations = chance(70), with_status = chance(80), with_track = chance(80);
-  std::map<int32_t, int> writers;
-  const auto tracks = [&](const Entry& e) { return with_track && e.slot >= 0 && e.track >= 0 && e.step >= 0; };
-  for (const Entry& e : rows) {
-    writers[e.slot]++;
-    if (tracks(e)) writers[e.track]++;
-  }
-  std::vector<RowStatus> want;
-  bool any_refused = false;
-  for (const Entry& e : rows) {
-    const Tenant* t = find(e.slot);
-    RowStatus s = RowStatus::done;
-    if (e.slot < 0) {
-      s = RowStatus::null_row;
-    } else if (e.slot >= slots) {
-      s = RowStatus::slot_out_of_range;
-    } else if (with_generations && (t == nullptr || t->slot.generation != e.generation)) {
-      s = RowStatus::stale_generation;
-    } else if (t == nullptr) {
-      s = RowStatus::slot_not_acquired;
-    } else if (!t->window) {
-      s = RowStatus::no_pending_window;
-    } else if (e.accept < 0 || e.accept > static_cast<int64_t>(t->window->size())) {
-      s = RowStatus::accept_out_of_range;
-    } else if (tracks(e) && (e.track >= slots || e.step >= e.accept)) {
-      s = RowStatus::track_out_of_range;
-    } else if (tracks(e) && find(e.track) == nullptr) {
-      s = RowStatus::slot_not_acquired;
-    } else if (writers[e.slot] > 1 || (tracks(e) && writers[e.track] > 1)) {
-      s = RowStatus::duplicate_slot;
-    }
-    want.push_back(s);
-    any_refused |= refused(s);
-  }
-
-  // Columns of one wider table: every index array has a stride of its own.
-  const auto B = static_cast<int64_t>(rows.size());
-  std::vector<Entry> table = rows;
-  if (table.empty()) table.resize(1);
-  const auto column = [&](int32_t Entry::*member) { return TensorView(&(table[0].*member), DType::i32, {B}, {5}); };
-  static_assert(sizeof(Entry) == 5 * sizeof(int32_t));
-  std::vector<int32_t> status(static_cast<size_t>(B), 77);
-  CommitArgs args;
-  args.slot_ids = column(&Entry::slot);
-  args.num_accepted = column(&Entry::accept);
-  if (with_generations) args.generations = column(&Entry::generation);
-  if (with_track) args.track_slots = column(&Entry::track), args.track_steps = column(&Entry::step);
-  if (with_status) args.row_status = TensorView(status.data(), DType::i32, {B});
-  args.impl = impl_;
-  const Status s = ringfold::commit(*pool_, args);
-  if (any_refused && !with_status) {
-    counts_["refused call"]++;
-    EXPECT_EQ(s.code(), Code::invalid_argument);
-    return;
-  }
-  ASSERT_TRUE(s.ok()) << s.message();
-  if (with_status) {
-    EXPECT_EQ(status, as_ints(want));
-  }
-  for (size_t r = 0; r < rows.size(); ++r) {
-    counts_[to_string(want[r])]++;
-    if (want[r] != RowStatus::done) continue;
-    const Entry& e = rows[r];
-    Tenant& t = *find(e.slot);
-    const auto prefix = [&](int32_t n) { return std::vector<int>(t.window->begin(), t.window->begin() + n); };
-    if (tracks(e)) {
-      counts_["tracked"]++;
-      Tenant& snapshot = *find(e.track);
-      snapshot.plain = t.plain;
-      plain_.decode(&snapshot.plain, prefix(e.step + 1), impl_);
-      snapshot.window.reset();
-    }
-    if (e.accept == 0) counts_["accept 0"]++;
-    plain_.decode(&t.plain, prefix(e.accept), impl_);
-    t.window.reset();
   }
 }
 

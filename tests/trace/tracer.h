@@ -3,13 +3,21 @@
 
 #include <gtest/gtest.h>
 
-#include <functional>
+#include <map>
 #include <optional>
 #include <set>
 
 #include "trace/rig.h"
 
 namespace ringfold::test {
+
+inline bool refused(RowStatus s) { return s != RowStatus::done && s != RowStatus::null_row; }
+
+inline std::vector<int32_t> as_ints(const std::vector<RowStatus>& statuses) {
+  std::vector<int32_t> out;
+  for (RowStatus s : statuses) out.push_back(static_cast<int32_t>(s));
+  return out;
+}
 
 /// A slot of the pool and what has to be in it.
 struct Tenant {
@@ -40,6 +48,15 @@ class Tracer {
   void import_one();
   void misuse();
 
+  /// One row of a commit. Its members are columns of one table, so that every index array has a stride of its own.
+  struct CommitRow {
+    int32_t slot = -1, generation = 0, accept = 0, track = -1, step = -1;
+    bool tracks() const { return slot >= 0 && track >= 0 && step >= 0; }
+  };
+  std::vector<CommitRow> random_commit_rows();
+  std::vector<RowStatus> judge(const std::vector<CommitRow>& rows, bool with_generations);
+  void apply(const CommitRow& row);
+
   void check(int number);
   void check_free_slots();
   /// Rows that no window covers may hold anything; here they hold NaN.
@@ -51,11 +68,10 @@ class Tracer {
   bool chance(int percent) { return below(100) < percent; }
   std::vector<int> tokens(int64_t n);
   std::vector<int32_t> layer_order();
-  /// Rows that have to be refused or skipped, as (row, status).
+  /// A row that has to be refused or skipped, and its status.
   std::pair<Row, RowStatus> hostile_row(int64_t n_tokens, bool may_be_long);
   int32_t free_slot();
   Tenant* find(int32_t slot);
-  bool holds(const Tenant& t, const Plain::State& state, const std::optional<std::vector<int>>& window) const;
   void run_window(bool decode);
 
   struct Parcel {
