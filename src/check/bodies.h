@@ -14,9 +14,9 @@ void ring_holds_inputs(Judge&, const Config&, std::string_view);       // C3
 void second_window_replaces(Judge&, const Config&, std::string_view);  // C16
 void fast_is_bounded(Judge&, const Config&, std::string_view);         // C10
 // bodies_fold.cc
-void fold_is_decode(Judge&, const Config&, std::string_view);   // C4
-void layers_are_free(Judge&, const Config&, std::string_view);  // C5
-void others_untouched(Judge&, const Config&, std::string_view); // C6
+void fold_is_decode(Judge&, const Config&, std::string_view);    // C4
+void layers_are_free(Judge&, const Config&, std::string_view);   // C5
+void others_untouched(Judge&, const Config&, std::string_view);  // C6
 // bodies_invariance.cc
 void batch_invariance(Judge&, const Config&, std::string_view);        // C7
 void speculation_invariance(Judge&, const Config&, std::string_view);  // C8
@@ -33,8 +33,8 @@ void refused_arguments(Judge&, const Config&, std::string_view);  // C12, whole 
 void nan_stays_out(Judge&, const Config&, std::string_view);  // C14
 void extreme_gates(Judge&, const Config&, std::string_view);  // C15
 // bodies_pool.cc
-void generations(Judge&, const Config&, std::string_view);      // C13
-void commit_is_atomic(Judge&, const Config&, std::string_view); // C18
+void generations(Judge&, const Config&, std::string_view);       // C13
+void commit_is_atomic(Judge&, const Config&, std::string_view);  // C18
 // bodies_large.cc
 void large_offsets(Judge&, const Config&, std::string_view);  // C19
 

@@ -27,7 +27,8 @@ void run(Judge& judge, const char* op, const std::vector<BadCall<Args>>& cases, 
     judge.refused(status, bad.code, name);
     judge.that(status.message().find(bad.mentions) != std::string::npos,
                name + ": the message does not name " + bad.mentions + ": " + status.message());
-    for (size_t i = 0; i < memory.size(); ++i) judge.untouched(memory[i], before[i], name + ": buffer " + std::to_string(i));
+    for (size_t i = 0; i < memory.size(); ++i)
+      judge.untouched(memory[i], before[i], name + ": buffer " + std::to_string(i));
   }
 }
 
@@ -72,19 +73,22 @@ void refused_arguments(Judge& judge, const Config& config, std::string_view impl
   const Store store = world.make_store();
   Batch batch = world.batch(0);
   const Ring ring = store.ring();
-  const std::vector<TensorView> memory{store.state(), ring.k, ring.v, ring.g, ring.beta, store.pending(), batch.out,
-                                       batch.row_status};
+  const std::vector<TensorView> memory{store.state(), ring.k,          ring.v,    ring.g,
+                                       ring.beta,     store.pending(), batch.out, batch.row_status};
   constexpr Code kInvalid = Code::invalid_argument;
 
   auto verify_cases = window_cases<VerifyArgs>();
   verify_cases.push_back({"a ring without g", kInvalid, "ring", [](VerifyArgs& a) { a.ring.g = {}; }});
   verify_cases.push_back({"a ring of other slots", kInvalid, "ring", [](VerifyArgs& a) { --a.ring.beta.shape[0]; }});
   verify_cases.push_back({"a ring of integers", kInvalid, "ring", [](VerifyArgs& a) { a.ring.k.dtype = DType::i32; }});
-  verify_cases.push_back({"snapshots of another shape", kInvalid, "snapshots", [](VerifyArgs& a) { a.snapshots = a.state; }});
-  run<VerifyArgs>(judge, "verify", verify_cases, [&] { return world.verify_args(store, 0, batch); },
-                  [](const VerifyArgs& a) { return verify(a); }, memory);
-  run<DecodeArgs>(judge, "decode", window_cases<DecodeArgs>(), [&] { return world.decode_args(store, 0, batch); },
-                  [](const DecodeArgs& a) { return decode(a); }, memory);
+  verify_cases.push_back(
+      {"snapshots of another shape", kInvalid, "snapshots", [](VerifyArgs& a) { a.snapshots = a.state; }});
+  run<VerifyArgs>(
+      judge, "verify", verify_cases, [&] { return world.verify_args(store, 0, batch); },
+      [](const VerifyArgs& a) { return verify(a); }, memory);
+  run<DecodeArgs>(
+      judge, "decode", window_cases<DecodeArgs>(), [&] { return world.decode_args(store, 0, batch); },
+      [](const DecodeArgs& a) { return decode(a); }, memory);
 
   const RowBuffers ids(world.slots), counts(std::vector<int32_t>(world.slots.size(), 0));
   const std::vector<int32_t> twice{0, 0}, past{static_cast<int32_t>(config.layers)}, negative{-1};
@@ -100,8 +104,9 @@ void refused_arguments(Judge& judge, const Config& config, std::string_view impl
       {"track_slots without track_steps", kInvalid, "track_steps", [](FoldArgs& a) { a.track_slots = a.slot_ids; }},
       {"pending of another length", kInvalid, "pending", [](FoldArgs& a) { --a.pending.shape[1]; }},
   };
-  run<FoldArgs>(judge, "fold", fold_cases, [&] { return world.fold_args(store, ids, counts); },
-                [](const FoldArgs& a) { return fold(a); }, memory);
+  run<FoldArgs>(
+      judge, "fold", fold_cases, [&] { return world.fold_args(store, ids, counts); },
+      [](const FoldArgs& a) { return fold(a); }, memory);
 }
 
 }  // namespace ringfold::check

@@ -70,11 +70,15 @@ void add_conv(Judge& judge, const Config& config, std::string_view impl, Results
 
 struct NormCase {
   explicit NormCase(const Config& c, std::string_view impl, DType out_dtype)
-      : x(c.act, {c.rows, c.HV, c.V}), z(c.act, {c.rows, c.HV, c.V}), weight(c.gates, {c.V}), out(out_dtype, {c.rows, c.HV, c.V}) {
+      : x(c.act, {c.rows, c.HV, c.V}),
+        z(c.act, {c.rows, c.HV, c.V}),
+        weight(c.gates, {c.V}),
+        out(out_dtype, {c.rows, c.HV, c.V}) {
     fill_normal(x.view(), mix({static_cast<int64_t>(c.seed), 40}), 0.2f);
     fill_normal(z.view(), mix({static_cast<int64_t>(c.seed), 41}), 3.0f);
     fill_normal(weight.view(), mix({static_cast<int64_t>(c.seed), 42}), 0.3f, 1.0f);
-    args = {x.view(), z.view(), weight.view(), out.view(), c.seed % 2 ? NormGate::silu : NormGate::sigmoid, 1e-6f, impl};
+    args = {x.view(), z.view(), weight.view(), out.view(), c.seed % 2 ? NormGate::silu : NormGate::sigmoid,
+            1e-6f,    impl};
   }
   Buffer x, z, weight, out;
   GatedNormArgs args;
@@ -100,8 +104,8 @@ void within(Judge& judge, const TensorView& got, const oracle::Doubles& want, co
     const double bound = bounds[i] + rounding_of(got.dtype, std::fabs(want[i]) + bounds[i]);
     if (std::fabs(values[i] - want[i]) <= bound) continue;  // also false for NaN
     judge.that(false, what + " element " + std::to_string(i) + ": " + std::to_string(values[i]) + ", the oracle has " +
-                          std::to_string(want[i]) + ", error " + std::to_string(std::fabs(values[i] - want[i]) / bound) +
-                          " times the bound");
+                          std::to_string(want[i]) + ", error " +
+                          std::to_string(std::fabs(values[i] - want[i]) / bound) + " times the bound");
   }
   judge.that(!values.empty(), what + ": nothing to compare");
 }
@@ -147,8 +151,9 @@ void conv_accuracy(Judge& judge, const Config& config, std::string_view impl) {
     oracle::Doubles history((conv.W - 1) * conv.C);
     for (int64_t c = 0; c < conv.C; ++c) {
       for (int64_t j = 0; j < conv.W - 1; ++j) {
-        const auto* at = static_cast<const std::byte*>(by_channel.data) +
-                         (c * by_channel.stride[0] + j * by_channel.stride[1]) * static_cast<int64_t>(size_of(config.act));
+        const auto* at =
+            static_cast<const std::byte*>(by_channel.data) +
+            (c * by_channel.stride[0] + j * by_channel.stride[1]) * static_cast<int64_t>(size_of(config.act));
         history[j * conv.C + c] = load(config.act, at);
       }
     }
@@ -161,8 +166,8 @@ void conv_accuracy(Judge& judge, const Config& config, std::string_view impl) {
 void norm_accuracy(Judge& judge, const Config& config, std::string_view impl) {
   NormCase norm(config, impl, DType::f32);
   judge.ok(gated_norm(norm.args), "gated_norm");
-  const oracle::Doubles want = oracle::gated_norm(doubles(norm.x.view()), doubles(norm.z.view()), doubles(norm.weight.view()),
-                                                  norm.args.eps, norm.args.gate);
+  const oracle::Doubles want = oracle::gated_norm(doubles(norm.x.view()), doubles(norm.z.view()),
+                                                  doubles(norm.weight.view()), norm.args.eps, norm.args.gate);
   oracle::Doubles bounds = want;
   for (double& bound : bounds) bound = std::fabs(bound) * gated_norm_relative_bound(config.V) + 1e-37;
   within(judge, norm.out.view(), want, bounds, "gated_norm");
@@ -172,11 +177,13 @@ void norm_accuracy(Judge& judge, const Config& config, std::string_view impl) {
 
 void equals_reference(Judge& judge, const Config& config, std::string_view impl) {
   const std::vector<std::string_view> known = implementations();
-  judge.that(std::find(known.begin(), known.end(), kReference) != known.end(), "the plain reference is not in this build");
+  judge.that(std::find(known.begin(), known.end(), kReference) != known.end(),
+             "the plain reference is not in this build");
   if (impl == kReference) throw Skip{"it is the reference that the others are compared with"};
   const Results got = run_all(judge, config, impl), want = run_all(judge, config, kReference);
   for (size_t i = 0; i < want.items.size(); ++i) {
-    judge.same(got.items[i].second.view(), want.items[i].second.view(), got.items[i].first + ", against the reference,");
+    judge.same(got.items[i].second.view(), want.items[i].second.view(),
+               got.items[i].first + ", against the reference,");
   }
 }
 

@@ -18,9 +18,12 @@ std::vector<int64_t> counts_to_try(int64_t T) {
 }
 
 /// The count that row r gets when the batch tries n: all different, all within the row's window.
-int64_t count_of(const World& world, int64_t n, size_t r) { return (n + static_cast<int64_t>(r)) % (world.lengths[r] + 1); }
+int64_t count_of(const World& world, int64_t n, size_t r) {
+  return (n + static_cast<int64_t>(r)) % (world.lengths[r] + 1);
+}
 
-void fold_one_count(Judge& judge, const World& world, const Store& verified, const std::vector<Batch>& batches, int64_t n) {
+void fold_one_count(Judge& judge, const World& world, const Store& verified, const std::vector<Batch>& batches,
+                    int64_t n) {
   Store store = world.make_store();
   store.copy_from(verified);
   std::vector<int32_t> counts;
@@ -28,8 +31,8 @@ void fold_one_count(Judge& judge, const World& world, const Store& verified, con
   world.fold(judge, store, world.slots, counts);
   for (int64_t l = 0; l < world.config.layers; ++l) {
     for (size_t r = 0; r < world.slots.size(); ++r) {
-      const std::string where = "state after fold(" + std::to_string(counts[r]) + ") of " +
-                                World::where(l, static_cast<int64_t>(r));
+      const std::string where =
+          "state after fold(" + std::to_string(counts[r]) + ") of " + World::where(l, static_cast<int64_t>(r));
       const TensorView state = store.state(l, world.slots[r]);
       if (counts[r] == 0) {
         judge.untouched(state, pack(verified.state(l, world.slots[r])), where);
@@ -87,7 +90,8 @@ void tracking(Judge& judge, const World& world, const Store& verified) {
     world.fold(judge, plain, world.slots, counts);
     for (int64_t l = 0; l < world.config.layers; ++l) {
       const Buffer want = world.decoded_state(judge, verified, l, 0, step + 1);
-      judge.same(tracked.state(l, free_slots[0]), want.view(), "snapshot that fold stored after row " + std::to_string(step));
+      judge.same(tracked.state(l, free_slots[0]), want.view(),
+                 "snapshot that fold stored after row " + std::to_string(step));
       copy(plain.state(l, free_slots[0]), tracked.state(l, free_slots[0]));
     }
     judge.untouched(tracked.state(), pack(plain.state()), "state outside the tracked slot");
@@ -177,7 +181,8 @@ void layers_are_free(Judge& judge, const Config& config, std::string_view impl) 
   FoldArgs some = world.fold_args(part, ids, accepted);
   some.layers = last;
   judge.ok(fold(some), "fold of the last layer alone");
-  judge.same(part.state(config.layers - 1), at_once.state(config.layers - 1), "state of the only layer that was folded");
+  judge.same(part.state(config.layers - 1), at_once.state(config.layers - 1),
+             "state of the only layer that was folded");
   for (int64_t l = 0; l + 1 < config.layers; ++l) {
     judge.untouched(part.state(l), pack(verified.state(l)), "state of a layer that is not in the list");
     judge.untouched(part.pending(l), pack(verified.pending(l)), "pending of a layer that is not in the list");
@@ -191,14 +196,16 @@ void others_untouched(Judge& judge, const Config& config, std::string_view impl)
   const Ring ring = store.ring();
   const auto everything = [&] {
     std::vector<Bytes> all;
-    for (const TensorView& view : {store.state(), ring.k, ring.v, ring.g, ring.beta, store.pending()}) all.push_back(pack(view));
+    for (const TensorView& view : {store.state(), ring.k, ring.v, ring.g, ring.beta, store.pending()})
+      all.push_back(pack(view));
     return all;
   };
   /// Bytes that a call may write are put back to what they were; then all there is is compared.
   const auto compare = [&](const std::vector<Bytes>& before, const std::string& what) {
     const TensorView views[] = {store.state(), ring.k, ring.v, ring.g, ring.beta, store.pending()};
     const char* names[] = {"state", "ring k", "ring v", "ring g", "ring beta", "pending"};
-    for (int i = 0; i < 6; ++i) judge.untouched(views[i], before[i], what + ": " + names[i] + " that the call does not own");
+    for (int i = 0; i < 6; ++i)
+      judge.untouched(views[i], before[i], what + ": " + names[i] + " that the call does not own");
   };
   std::vector<Bytes> before = everything();
   Store saved = world.make_store();

@@ -24,8 +24,8 @@ class Threads {
   int saved_;
 };
 
-/// The floating-point environment of this thread, spoilt for a while: rounding upwards and, where the kit knows how, subnormals
-/// flushed to zero.
+/// The floating-point environment of this thread, spoilt for a while: rounding upwards and, where the kit knows how,
+/// subnormals flushed to zero.
 class Environment {
  public:
   void spoil() {
@@ -73,7 +73,8 @@ Buffer copy_of(const TensorView& view) {
 }
 
 /// verify + fold of a batch that has some of the world's rows, in this order and layout, on slots that may be others.
-std::vector<RowResult> step(Judge& judge, const World& world, Layout layout, const std::vector<size_t>& order, bool other_slots) {
+std::vector<RowResult> step(Judge& judge, const World& world, Layout layout, const std::vector<size_t>& order,
+                            bool other_slots) {
   const Store start = world.make_store();
   Config memory = world.config;
   memory.layers = 1;
@@ -83,7 +84,8 @@ std::vector<RowResult> step(Judge& judge, const World& world, Layout layout, con
   std::vector<int32_t> slots, counts;
   for (size_t i = 0; i < order.size(); ++i) {
     const size_t r = order[i];
-    const int32_t slot = other_slots ? static_cast<int32_t>(world.num_slots - 1 - static_cast<int64_t>(i)) : world.slots[r];
+    const int32_t slot =
+        other_slots ? static_cast<int32_t>(world.num_slots - 1 - static_cast<int64_t>(i)) : world.slots[r];
     copy(start.state(0, world.slots[r]), store.state(0, slot));
     rows.push_back({&world.sequences[0][r], 0, world.lengths[r], slot});
     slots.push_back(slot);
@@ -96,8 +98,8 @@ std::vector<RowResult> step(Judge& judge, const World& world, Layout layout, con
   for (size_t i = 0; i < order.size(); ++i) {
     const Ring ring = store.ring(0);
     const auto rows_of = [&](const TensorView& view) { return copy_of(slice(view.at(slots[i]), 0, counts[i])); };
-    results[order[i]] = {copy_of(batch.out_row(i)), rows_of(ring.k), rows_of(ring.v), rows_of(ring.g), rows_of(ring.beta),
-                         copy_of(store.state(0, slots[i]))};
+    results[order[i]] = {copy_of(batch.out_row(i)), rows_of(ring.k),    rows_of(ring.v),
+                         rows_of(ring.g),           rows_of(ring.beta), copy_of(store.state(0, slots[i]))};
   }
   return results;
 }
@@ -122,7 +124,8 @@ void norm_rows(Judge& judge, const Config& c, std::string_view impl) {
   fill_normal(x.view(), mix({static_cast<int64_t>(c.seed), 20}));
   fill_normal(z.view(), mix({static_cast<int64_t>(c.seed), 21}));
   fill_normal(weight.view(), mix({static_cast<int64_t>(c.seed), 22}), 0.3f, 1.0f);
-  GatedNormArgs args{x.view(), z.view(), weight.view(), all.view(), c.seed % 2 ? NormGate::silu : NormGate::sigmoid, 1e-6f, impl};
+  GatedNormArgs args{x.view(), z.view(), weight.view(), all.view(), c.seed % 2 ? NormGate::silu : NormGate::sigmoid,
+                     1e-6f,    impl};
   judge.ok(gated_norm(args), "gated_norm");
   const int64_t t = shape[0] - 1;
   args.x = slice(x.view(), t, 1), args.z = slice(z.view(), t, 1), args.out = one.view();
@@ -134,8 +137,8 @@ void norm_rows(Judge& judge, const Config& c, std::string_view impl) {
   for (const Buffer* buffer : {&x, &z, &weight, &all, &one}) judge.intact(*buffer, "gated_norm buffer");
 }
 
-/// The caller's floating-point environment has no influence, and comes back as it was. States of subnormal size, so that a flush
-/// to zero would show.
+/// The caller's floating-point environment has no influence, and comes back as it was. States of subnormal size, so
+/// that a flush to zero would show.
 void floating_point_environment(Judge& judge, const World& world) {
   if (world.config.state == DType::f16) return;  // has no value of that size
   const auto run = [&](bool odd_environment, const Store& store) {
@@ -185,9 +188,11 @@ void batch_invariance(Judge& judge, const Config& config, std::string_view impl)
   same_rows(judge, step(judge, world, Layout::ragged, all, false), base, all, "ragged");
   for (size_t r : all) {
     const Layout layout = r % 2 == 0 ? Layout::dense : Layout::strided;
-    same_rows(judge, step(judge, world, layout, {r}, r % 2 == 0), base, {r}, std::string("alone, ") + to_string(layout));
+    same_rows(judge, step(judge, world, layout, {r}, r % 2 == 0), base, {r},
+              std::string("alone, ") + to_string(layout));
   }
-  if (config.layout == Layout::dense) same_rows(judge, step(judge, world, Layout::strided, all, false), base, all, "strided");
+  if (config.layout == Layout::dense)
+    same_rows(judge, step(judge, world, Layout::strided, all, false), base, all, "strided");
   norm_rows(judge, config, impl);
   floating_point_environment(judge, world);
 }
@@ -235,8 +240,9 @@ void speculation_invariance(Judge& judge, const Config& config, std::string_view
     judge.ok(verify(args), "verify");
     for (size_t r = 0; r < truth.size(); ++r) {
       for (int64_t t = 0; t < good[r]; ++t) {
-        judge.same(slice(batch.out_row(r), t, 1), outputs[at[r] + t][r].view(),
-                   "output of token " + std::to_string(at[r] + t) + " row " + std::to_string(r) + ", against plain decoding,");
+        judge.same(
+            slice(batch.out_row(r), t, 1), outputs[at[r] + t][r].view(),
+            "output of token " + std::to_string(at[r] + t) + " row " + std::to_string(r) + ", against plain decoding,");
       }
       at[r] += good[r];
     }
@@ -253,11 +259,13 @@ void speculation_invariance(Judge& judge, const Config& config, std::string_view
   world.decode(judge, chunk, 0, batch);
   for (size_t r = 0; r < truth.size(); ++r) {
     for (int64_t t = 0; t < total; ++t) {
-      judge.same(slice(batch.out_row(r), t, 1), outputs[t][r].view(), "output of one decode call, token " + std::to_string(t));
+      judge.same(slice(batch.out_row(r), t, 1), outputs[t][r].view(),
+                 "output of one decode call, token " + std::to_string(t));
     }
   }
   judge.same(chunk.state(0), plain.state(0), "states of one decode call of " + std::to_string(total) + " tokens");
-  judge.same(spec.state(0), plain.state(0), "states after " + std::to_string(total) + " tokens, against plain decoding,");
+  judge.same(spec.state(0), plain.state(0),
+             "states after " + std::to_string(total) + " tokens, against plain decoding,");
   spec.guards(judge);
 }
 

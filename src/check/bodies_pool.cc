@@ -8,7 +8,8 @@
 namespace ringfold::check {
 namespace {
 
-/// A pool of the config's shape with a conv, every slot acquired, distinct random states and conv windows in all of them.
+/// A pool of the config's shape with a conv, every slot acquired, distinct random states and conv windows in all of
+/// them.
 class PoolWorld {
  public:
   PoolWorld(Judge& judge, const Config& config, std::string_view impl) : world(config, impl) {
@@ -103,8 +104,12 @@ struct CommitRows {
 
 struct Commit {
   explicit Commit(const CommitRows& rows, std::string_view impl)
-      : slots(rows.slots), generations(rows.generations), counts(rows.counts), track_slots(rows.track_slots),
-        track_steps(rows.track_steps), status(std::vector<int32_t>(rows.slots.size(), 77)) {
+      : slots(rows.slots),
+        generations(rows.generations),
+        counts(rows.counts),
+        track_slots(rows.track_slots),
+        track_steps(rows.track_steps),
+        status(std::vector<int32_t>(rows.slots.size(), 77)) {
     args.slot_ids = slots.view;
     args.generations = generations.view;
     args.num_accepted = counts.view;
@@ -195,7 +200,8 @@ void commit_is_atomic(Judge& judge, const Config& config, std::string_view impl)
       {"a count below 0", RowStatus::accept_out_of_range, -1, 0, free_of_rows[0], 0},
       {"another generation", RowStatus::stale_generation, T, 1, free_of_rows[0], 0},
       {"a snapshot past the accepted rows", RowStatus::track_out_of_range, T, 0, free_of_rows[0], T},
-      {"a snapshot slot past the pool", RowStatus::track_out_of_range, T, 0, static_cast<int32_t>(w.world.num_slots), 0},
+      {"a snapshot slot past the pool", RowStatus::track_out_of_range, T, 0, static_cast<int32_t>(w.world.num_slots),
+       0},
   };
   for (const Bad& bad : cases) {
     const std::string name = std::string("commit with ") + bad.name;
@@ -222,7 +228,8 @@ void commit_is_atomic(Judge& judge, const Config& config, std::string_view impl)
     judge.rows(partly.status.view, statuses, name);
     // The twin commits only the good rows. Everything must agree, the refused row's pending window included.
     CommitRows good = rows;
-    for (std::vector<int32_t>* column : {&good.slots, &good.generations, &good.counts, &good.track_slots, &good.track_steps}) {
+    for (std::vector<int32_t>* column :
+         {&good.slots, &good.generations, &good.counts, &good.track_slots, &good.track_steps}) {
       column->erase(column->begin());
     }
     if (!good.slots.empty()) judge.ok(commit(*twin.pool, Commit(good, impl).args), "commit of the good rows");
@@ -246,7 +253,8 @@ void commit_is_atomic(Judge& judge, const Config& config, std::string_view impl)
   const std::vector<Bytes> before = w.bytes();
   const Commit incomplete({{slot}, {w.handles[slot].generation}, {T}, {}, {}}, impl);
   judge.ok(commit(*w.pool, incomplete.args), "commit of a step whose conv did not run on one layer");
-  judge.rows(incomplete.status.view, {RowStatus::no_pending_window}, "commit of a step whose conv did not run on one layer");
+  judge.rows(incomplete.status.view, {RowStatus::no_pending_window},
+             "commit of a step whose conv did not run on one layer");
   w.untouched(judge, before, "commit of a step whose conv did not run on one layer:");
 }
 

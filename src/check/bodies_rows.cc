@@ -11,7 +11,8 @@ namespace {
 std::vector<Bytes> bytes_of(const Store& store) {
   std::vector<Bytes> all;
   const Ring ring = store.ring();
-  for (const TensorView& view : {store.state(), ring.k, ring.v, ring.g, ring.beta, store.pending()}) all.push_back(pack(view));
+  for (const TensorView& view : {store.state(), ring.k, ring.v, ring.g, ring.beta, store.pending()})
+    all.push_back(pack(view));
   return all;
 }
 
@@ -47,8 +48,8 @@ Mixed interleave(const World& world, const std::vector<int32_t>& odd_slots) {
   return mixed;
 }
 
-/// verify and decode with odd rows in between: their outputs are zeros, their status is `expected`, the good rows and all memory
-/// are as without them.
+/// verify and decode with odd rows in between: their outputs are zeros, their status is `expected`, the good rows and
+/// all memory are as without them.
 void odd_rows(Judge& judge, const World& world, const std::vector<int32_t>& odd_slots, RowStatus expected) {
   const std::string name = std::string("a row with status ") + to_string(expected);
   for (bool decoding : {false, true}) {
@@ -91,15 +92,15 @@ void conv_odd_rows(Judge& judge, const Config& config, std::string_view impl, in
   judge.rows(call.args.row_status, statuses, "conv_verify");
   judge.zeros(call.out_row(0, config.window), "outputs of " + name);
   for (size_t r = 1; r < rows.size(); ++r) {
-    judge.same(call.out_row(static_cast<int64_t>(r), rows[r].count), good.out_row(static_cast<int64_t>(r) - 1, rows[r].count),
-               "outputs beside " + name);
+    judge.same(call.out_row(static_cast<int64_t>(r), rows[r].count),
+               good.out_row(static_cast<int64_t>(r) - 1, rows[r].count), "outputs beside " + name);
   }
   judge.untouched(mixed.state, pack(alone.state), "conv windows beside " + name);
   judge.untouched(mixed.ring, pack(alone.ring), "conv ring beside " + name);
 }
 
-/// fold of a verified store where row 0 is bad in some way: refused, nothing of it changes, the others are folded; and without
-/// row_status the whole call is an error that changes nothing.
+/// fold of a verified store where row 0 is bad in some way: refused, nothing of it changes, the others are folded; and
+/// without row_status the whole call is an error that changes nothing.
 struct BadFold {
   const char* name;
   RowStatus expected;
@@ -107,7 +108,7 @@ struct BadFold {
   int32_t slot = -2;        ///< -2: the row's own
   int32_t track_slot = -1;  ///< with track_step
   int32_t track_step = -1;
-  int32_t pending = -3;     ///< put into `pending` of the row's slot; -3: as verify left it
+  int32_t pending = -3;  ///< put into `pending` of the row's slot; -3: as verify left it
 };
 
 void bad_fold(Judge& judge, const World& world, const Store& verified, const BadFold& bad) {
@@ -225,7 +226,8 @@ void duplicates(Judge& judge, const World& world) {
   fold_args.row_status = status.view;
   const Bytes state0 = pack(verified.state(0, world.slots[0])), state1 = pack(verified.state(0, world.slots[1]));
   judge.ok(fold(fold_args), "fold with a snapshot into a slot that is folded");
-  judge.that(ints(status.view)[0] == static_cast<int32_t>(RowStatus::duplicate_slot), "fold with a snapshot into a slot that is folded");
+  judge.that(ints(status.view)[0] == static_cast<int32_t>(RowStatus::duplicate_slot),
+             "fold with a snapshot into a slot that is folded");
   judge.untouched(verified.state(0, world.slots[0]), state0, "state of a row whose snapshot collides");
   if (ints(status.view)[1] != static_cast<int32_t>(RowStatus::done)) {
     judge.untouched(verified.state(0, world.slots[1]), state1, "state of a row that was refused as a duplicate");
@@ -251,7 +253,8 @@ void refused_windows(Judge& judge, const World& world) {
     small.fill(world.slots);
     before = bytes_of(small);
     Batch dense = world.batch(Layout::dense, {world.rows(0)[0]});
-    judge.refused(verify(world.verify_args(small, 0, dense)), Code::invalid_argument, "dense window longer than the ring");
+    judge.refused(verify(world.verify_args(small, 0, dense)), Code::invalid_argument,
+                  "dense window longer than the ring");
     Batch longer = world.batch(Layout::ragged, {world.rows(0)[0]});
     judge.ok(verify(world.verify_args(small, 0, longer)), "verify of a window longer than the ring");
     judge.rows(longer.row_status, {RowStatus::window_too_long}, "verify of a window longer than the ring");
@@ -263,7 +266,8 @@ void refused_windows(Judge& judge, const World& world) {
   before = bytes_of(ragged_store);
   Batch ragged = world.batch(Layout::ragged, {world.rows(0)[0]});
   const auto T = static_cast<int32_t>(world.lengths[0]);
-  for (const std::vector<int32_t>& bounds : {std::vector<int32_t>{0, T + 1}, {-1, T}, {T, 0}, {0, std::numeric_limits<int32_t>::max()}}) {
+  for (const std::vector<int32_t>& bounds :
+       {std::vector<int32_t>{0, T + 1}, {-1, T}, {T, 0}, {0, std::numeric_limits<int32_t>::max()}}) {
     const RowBuffers cu(bounds);
     VerifyArgs args = world.verify_args(ragged_store, 0, ragged);
     args.window.cu_seqlens = cu.view;

@@ -106,7 +106,8 @@ void one_bad_row(Judge& judge, const Config& config, std::string_view impl) {
     if (s == clean.slots[0]) continue;
     judge.untouched(store.state(0, s), pack(expected.state(0, s)), "state beside a row of NaN");
   }
-  for (size_t r = 1; r < clean.slots.size(); ++r) judge.same(batch.out_row(r), good.out_row(r), "outputs beside a row of NaN");
+  for (size_t r = 1; r < clean.slots.size(); ++r)
+    judge.same(batch.out_row(r), good.out_row(r), "outputs beside a row of NaN");
 }
 
 struct Extreme {
@@ -141,8 +142,9 @@ void one_extreme(Judge& judge, const Config& config, std::string_view impl, cons
       for (float beta : floats(row.beta)) {
         judge.that(beta >= 0 && beta <= 1, "beta " + name + ": " + std::to_string(beta));
       }
-      // The decay agrees with the oracle: absolute, since exp(g) of any wrong g may be far off. exp amplifies the error of g by
-      // |g| e^g <= 1/e, so the gate's tolerance (14 + 6|z|) u with |z| <= 100 where the sigmoid is not flat bounds it: < 1e-4.
+      // The decay agrees with the oracle: absolute, since exp(g) of any wrong g may be far off. exp amplifies the error
+      // of g by |g| e^g <= 1/e, so the gate's tolerance (14 + 6|z|) u with |z| <= 100 where the sigmoid is not flat
+      // bounds it: < 1e-4.
       const float g0 = floats(row.g)[0];
       const double want = std::exp(oracle::log_decay(layer, 0, 0, world.sequences[0][r].token(t).a[0]));
       judge.that(std::fabs(std::exp(static_cast<double>(g0)) - want) < 1e-4,

@@ -15,8 +15,8 @@ Buffer copy_of(const TensorView& view) {
 }
 
 /// Recorded gate values against double, and within their range.
-void gates_are_right(Judge& judge, const World& world, const Ring& recorded, const Sequence& sequence, int64_t layer, int64_t t,
-                     const std::string& where) {
+void gates_are_right(Judge& judge, const World& world, const Ring& recorded, const Sequence& sequence, int64_t layer,
+                     int64_t t, const std::string& where) {
   const oracle::Layer gates = world.params[layer].oracle_layer();
   const oracle::Token token = sequence.token(t);
   const std::vector<float> g = floats(recorded.g), beta = floats(recorded.beta);
@@ -73,7 +73,8 @@ void recording_is_silent(Judge& judge, const Config& config, std::string_view im
     judge.ok(verify(args), "verify");
     batch.guards(judge);
     store.guards(judge);
-    judge.same(batch.out, plain.out, std::string("outputs with") + (ring ? " ring" : "") + (snapshots ? " snapshots" : ""));
+    judge.same(batch.out, plain.out,
+               std::string("outputs with") + (ring ? " ring" : "") + (snapshots ? " snapshots" : ""));
   }
   // An fp32 output is the same value before its rounding.
   const Store store = world.make_store();
@@ -108,17 +109,20 @@ void ring_holds_inputs(Judge& judge, const Config& config, std::string_view impl
     const std::vector<int32_t> pending = ints(store.pending(l));
     for (size_t r = 0; r < world.slots.size(); ++r) {
       judge.that(pending[world.slots[r]] == world.lengths[r], "pending length after verify: expected " +
-                     std::to_string(world.lengths[r]) + ", found " + std::to_string(pending[world.slots[r]]));
+                                                                  std::to_string(world.lengths[r]) + ", found " +
+                                                                  std::to_string(pending[world.slots[r]]));
     }
   }
-  // g and beta are what the recurrence used: folding rows whose gates are then changed must differ (C4 shows the other half).
+  // g and beta are what the recurrence used: folding rows whose gates are then changed must differ (C4 shows the other
+  // half).
   Store altered = world.make_store();
   altered.copy_from(store);
   fill_zero(altered.ring().beta);
   const int32_t slot = world.slots[0];
   world.fold(judge, altered, {slot}, {static_cast<int32_t>(world.lengths[0])});
   world.fold(judge, store, {slot}, {static_cast<int32_t>(world.lengths[0])});
-  judge.that(!difference(altered.state(0, slot), store.state(0, slot)).empty(), "fold does not read beta from the ring");
+  judge.that(!difference(altered.state(0, slot), store.state(0, slot)).empty(),
+             "fold does not read beta from the ring");
 }
 
 void second_window_replaces(Judge& judge, const Config& config, std::string_view impl) {
@@ -187,8 +191,9 @@ void fast_is_bounded(Judge& judge, const Config& config, std::string_view impl) 
         ++i;
       }
     }
-    judge.that(std::sqrt(error) <= 2e-5 * std::sqrt(norm), "fast outputs of row " + std::to_string(r) +
-                   ": relative error above the bound 2e-5 of the specification");
+    judge.that(
+        std::sqrt(error) <= 2e-5 * std::sqrt(norm),
+        "fast outputs of row " + std::to_string(r) + ": relative error above the bound 2e-5 of the specification");
   }
 }
 

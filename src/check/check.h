@@ -20,12 +20,13 @@ enum class Gate : uint8_t { gdn, kda_softplus, kda_safe };
 /// between them, slot_ids is a column of a wider table, and pool, ring and outputs have padded strides.
 enum class Layout : uint8_t { dense, ragged, strided };
 
-/// One point of the grid. Everything a body does follows from it and from the seed: the same config gives the same bits.
+/// One point of the grid. Everything a body does follows from it and from the seed: the same config gives the same
+/// bits.
 struct Config {
   Gate gate = Gate::gdn;
   int64_t H = 1, HV = 1, K = 64, V = 64;
-  int64_t rows = 2;     ///< B
-  int64_t window = 4;   ///< T, the longest row
+  int64_t rows = 2;    ///< B
+  int64_t window = 4;  ///< T, the longest row
   int64_t layers = 1;
   DType act = DType::f32;    ///< q, k, v and the ring
   DType gates = DType::f32;  ///< a and b
@@ -70,8 +71,8 @@ struct Outcome {
 /// Runs one line on one implementation. Never throws. An unknown line or implementation fails with a message.
 Outcome run_line(std::string_view line, std::string_view impl, const Config& config);
 
-/// 64-bit hash of all that the implementation computes for the config: outputs, snapshots, ring, states, conv, norm. Equal on every
-/// machine and for every implementation. 0 where a call failed.
+/// 64-bit hash of all that the implementation computes for the config: outputs, snapshots, ring, states, conv, norm.
+/// Equal on every machine and for every implementation. 0 where a call failed.
 uint64_t fingerprint(std::string_view impl, const Config& config);
 
 /// One cell of the table implementation x line.
@@ -98,8 +99,8 @@ struct Options {
   std::vector<std::string> impls;  ///< empty: all of this machine
   std::vector<std::string> lines;  ///< empty: all
   Level level = Level::quick;
-  int threads = 0;                 ///< threads of the calls under test; 0: as set. Bits do not depend on it
-  size_t max_failures = 3;         ///< messages kept per cell
+  int threads = 0;          ///< threads of the calls under test; 0: as set. Bits do not depend on it
+  size_t max_failures = 3;  ///< messages kept per cell
   /// Called after every config.
   std::function<void(int64_t done, int64_t total, const Cell& cell)> progress;
 };

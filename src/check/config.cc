@@ -12,17 +12,17 @@ struct Shape {
 };
 
 // Square and tuned sizes, K != V, sizes that are no multiple of 8, the extremes 1 and 256, HV/H = 1, 2, 3, 4.
-constexpr Shape kShapes[] = {{1, 1, 64, 64}, {1, 2, 128, 128}, {1, 3, 60, 36}, {2, 2, 96, 80},  {1, 4, 5, 17},
-                             {2, 6, 1, 1},   {1, 2, 256, 9},   {1, 1, 7, 256}, {2, 8, 16, 24}, {3, 3, 33, 64},
-                             {1, 2, 128, 64}, {1, 1, 8, 1},    {2, 4, 64, 128}, {1, 1, 1, 40}};
+constexpr Shape kShapes[] = {{1, 1, 64, 64},  {1, 2, 128, 128}, {1, 3, 60, 36},  {2, 2, 96, 80}, {1, 4, 5, 17},
+                             {2, 6, 1, 1},    {1, 2, 256, 9},   {1, 1, 7, 256},  {2, 8, 16, 24}, {3, 3, 33, 64},
+                             {1, 2, 128, 64}, {1, 1, 8, 1},     {2, 4, 64, 128}, {1, 1, 1, 40}};
 constexpr int64_t kWindows[] = {4, 1, 3, 8, 2, 5, 17, 32};
 constexpr DType kFloats[] = {DType::f32, DType::bf16, DType::f16};
 constexpr Gate kGates[] = {Gate::gdn, Gate::kda_softplus, Gate::kda_safe};
 constexpr Layout kLayouts[] = {Layout::dense, Layout::ragged, Layout::strided};
 
-/// Point i of a sequence in which every pair of (gate, state dtype), (gate, layout), (state dtype, layout), (state dtype, rounding)
-/// comes up within 27 points, and every shape and window within 14 and 8: mixed counters whose periods share no factor more
-/// than needed.
+/// Point i of a sequence in which every pair of (gate, state dtype), (gate, layout), (state dtype, layout), (state
+/// dtype, rounding) comes up within 27 points, and every shape and window within 14 and 8: mixed counters whose periods
+/// share no factor more than needed.
 Config point(int64_t i) {
   Config c;
   c.gate = kGates[i % 3];
@@ -46,10 +46,10 @@ struct Plan {
   int64_t quick, full;  ///< points
 };
 // Heavier bodies get fewer points. C19 has its own.
-constexpr Plan kPlans[] = {{"C1", 6, 54},  {"C2", 6, 54},  {"C3", 6, 54},  {"C4", 5, 54},  {"C5", 6, 54},  {"C6", 6, 54},
-                           {"C7", 5, 54},  {"C8", 5, 54},  {"C9", 9, 81},  {"C10", 1, 3},  {"C11", 6, 54}, {"C12", 3, 27},
-                           {"C13", 4, 27}, {"C14", 5, 54}, {"C15", 3, 27}, {"C16", 6, 54}, {"C17", 1, 1},  {"C18", 3, 27},
-                           {"C19", 1, 3},  {"ACC", 9, 81}};
+constexpr Plan kPlans[] = {{"C1", 6, 54},  {"C2", 6, 54},  {"C3", 6, 54},  {"C4", 5, 54},  {"C5", 6, 54},
+                           {"C6", 6, 54},  {"C7", 5, 54},  {"C8", 5, 54},  {"C9", 9, 81},  {"C10", 1, 3},
+                           {"C11", 6, 54}, {"C12", 3, 27}, {"C13", 4, 27}, {"C14", 5, 54}, {"C15", 3, 27},
+                           {"C16", 6, 54}, {"C17", 1, 1},  {"C18", 3, 27}, {"C19", 1, 3},  {"ACC", 9, 81}};
 
 }  // namespace
 
@@ -73,10 +73,10 @@ const char* to_string(Layout layout) {
 
 std::string Config::name() const {
   const auto n = [](int64_t value) { return std::to_string(value); };
-  return std::string(to_string(gate)) + "_h" + n(H) + "x" + n(HV) + "_k" + n(K) + "v" + n(V) + "_b" + n(rows) + "_t" + n(window) +
-         "_l" + n(layers) + "_" + ringfold::to_string(act) + "_" + ringfold::to_string(gates) + "_" + ringfold::to_string(state) +
-         "_" + to_string(layout) + "_" + ringfold::to_string(rounding) + (qk_l2norm ? "" : "_rawqk") + "_s" +
-         n(static_cast<int64_t>(seed));
+  return std::string(to_string(gate)) + "_h" + n(H) + "x" + n(HV) + "_k" + n(K) + "v" + n(V) + "_b" + n(rows) + "_t" +
+         n(window) + "_l" + n(layers) + "_" + ringfold::to_string(act) + "_" + ringfold::to_string(gates) + "_" +
+         ringfold::to_string(state) + "_" + to_string(layout) + "_" + ringfold::to_string(rounding) +
+         (qk_l2norm ? "" : "_rawqk") + "_s" + n(static_cast<int64_t>(seed));
 }
 
 std::vector<Config> configs(std::string_view line, Level level) {

@@ -5,11 +5,13 @@
 namespace ringfold::check {
 
 ConvWorld::ConvWorld(const Config& c, std::string_view name) : config(c), impl(name) {
-  const World shape([&] {  // the same rows, lengths and slots as the mixer's world
-    Config small = c;
-    small.H = small.HV = small.K = small.V = small.layers = 1;
-    return small;
-  }(), name);
+  const World shape(
+      [&] {  // the same rows, lengths and slots as the mixer's world
+        Config small = c;
+        small.H = small.HV = small.K = small.V = small.layers = 1;
+        return small;
+      }(),
+      name);
   slots = shape.slots;
   lengths = shape.lengths;
   num_slots = shape.num_slots;
@@ -48,7 +50,8 @@ ConvWorld::Memory ConvWorld::make_memory() const {
 
 std::vector<ConvWorld::ConvRow> ConvWorld::rows() const {
   std::vector<ConvRow> all;
-  for (size_t r = 0; r < slots.size(); ++r) all.push_back({slice(sequences[r].view(), 0, lengths[r]), lengths[r], slots[r]});
+  for (size_t r = 0; r < slots.size(); ++r)
+    all.push_back({slice(sequences[r].view(), 0, lengths[r]), lengths[r], slots[r]});
   return all;
 }
 
@@ -56,7 +59,8 @@ TensorView ConvWorld::Call::out_row(int64_t row, int64_t count) const {
   return args.out.rank == 2 ? slice(args.out, first[static_cast<size_t>(row)], count) : args.out.at(row);
 }
 
-ConvWorld::Call ConvWorld::call(const Memory& memory, const std::vector<ConvRow>& some, std::optional<DType> out_dtype) const {
+ConvWorld::Call ConvWorld::call(const Memory& memory, const std::vector<ConvRow>& some,
+                                std::optional<DType> out_dtype) const {
   Call result;
   const bool ragged = config.layout == Layout::ragged;
   const auto pitch = config.layout == Layout::strided ? Buffer::Pitch::padded : Buffer::Pitch::packed;
@@ -75,8 +79,8 @@ ConvWorld::Call ConvWorld::call(const Memory& memory, const std::vector<ConvRow>
   result.args.out = result.buffers.back().view();
   for (size_t r = 0; r < some.size(); ++r) {
     if (some[r].x.rank == 0) continue;
-    copy(some[r].x, ragged ? slice(result.args.x, result.first[r], some[r].count)
-                           : result.args.x.at(static_cast<int64_t>(r)));
+    copy(some[r].x,
+         ragged ? slice(result.args.x, result.first[r], some[r].count) : result.args.x.at(static_cast<int64_t>(r)));
   }
   const auto add = [&](const std::vector<int32_t>& values) {
     RowBuffers rows(values, config.layout == Layout::strided);

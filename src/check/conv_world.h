@@ -45,8 +45,8 @@ class ConvWorld {
   void verify(Judge& judge, const Memory& memory, Call& call) const;
   void decode(Judge& judge, const Memory& memory, Call& call) const;
   /// Row 0 leaves a snapshot in `track_slot` after its ring row `track_step`, if both are given.
-  void commit(Judge& judge, const Memory& memory, const std::vector<int32_t>& slot_ids, const std::vector<int32_t>& counts,
-              int32_t track_slot = -1, int32_t track_step = -1) const;
+  void commit(Judge& judge, const Memory& memory, const std::vector<int32_t>& slot_ids,
+              const std::vector<int32_t>& counts, int32_t track_slot = -1, int32_t track_step = -1) const;
   int32_t free_slot() const;  ///< one that no row has
   void guards(Judge& judge, const Memory& memory, const Call* call) const;
 };

@@ -5,8 +5,8 @@
 namespace ringfold::check {
 namespace {
 
-/// Roundings on the way of one term through a canonical sum over n elements: at most 8 in its group (product and fma chain), then
-/// one for each level of the halving tree.
+/// Roundings on the way of one term through a canonical sum over n elements: at most 8 in its group (product and fma
+/// chain), then one for each level of the halving tree.
 double sum_depth(int64_t n) {
   double depth = 8;
   for (int64_t groups = (n + 7) / 8; groups > 1; groups = (groups + 1) / 2) ++depth;
@@ -31,7 +31,8 @@ ErrorBound::ErrorBound(const oracle::Layer& layer, DType state, StateRounding ro
 oracle::Doubles ErrorBound::step(const oracle::Token& token, const oracle::Doubles& state_before) {
   const int64_t K = layer_.K, V = layer_.V;
   const double depth = sum_depth(K);
-  // l2norm: the sum of squares (depth roundings plus eps) halves under the root; root, quotient, scale and its own rounding.
+  // l2norm: the sum of squares (depth roundings plus eps) halves under the root; root, quotient, scale and its own
+  // rounding.
   const double unit_error = (layer_.qk_l2norm ? (depth + 1) / 2 + 2 : 0) * kUnit;
   const double key_error = unit_error, query_error = unit_error + 2 * kUnit;
   oracle::Doubles out(layer_.HV * V);
@@ -63,9 +64,10 @@ oracle::Doubles ErrorBound::step(const oracle::Token& token, const oracle::Doubl
           kSecondOrder * (w_error + std::fabs(kq) * u_error + std::fabs(u) * kq_error + kUnit * std::fabs(o)) + 1e-37;
       for (int64_t k = 0; k < K; ++k) {
         const double next = S[k] * in.decay[k] + u * in.k[k];
-        E[k] = kSecondOrder * (in.decay[k] * E[k] + std::fabs(S[k]) * in.decay[k] * (decay_error[k] + kUnit) +
-                               u_error * std::fabs(in.k[k]) + std::fabs(u * in.k[k]) * key_error +
-                               kUnit * std::fabs(next)) + 1e-37;  // underflow
+        E[k] = kSecondOrder *
+                   (in.decay[k] * E[k] + std::fabs(S[k]) * in.decay[k] * (decay_error[k] + kUnit) +
+                    u_error * std::fabs(in.k[k]) + std::fabs(u * in.k[k]) * key_error + kUnit * std::fabs(next)) +
+               1e-37;  // underflow
         if (rounding_ == StateRounding::per_token) E[k] += rounding_of(state_, std::fabs(next) + E[k]);
       }
     }
@@ -81,8 +83,8 @@ oracle::Doubles ErrorBound::state_bounds(const oracle::Doubles& state) const {
 
 oracle::Doubles conv_bounds(const oracle::Doubles& x, const oracle::Doubles& history, const oracle::Doubles& weight,
                             const oracle::Doubles& bias, int64_t C, int64_t W, bool silu) {
-  // The chain rounds W times (+1 for the bias it starts from): error <= (W + 1) u sum |terms|. SiLU has a slope of at most 1.1
-  // and adds its own sigmoid and product.
+  // The chain rounds W times (+1 for the bias it starts from): error <= (W + 1) u sum |terms|. SiLU has a slope of at
+  // most 1.1 and adds its own sigmoid and product.
   const auto absolute = [](oracle::Doubles values) {
     for (double& value : values) value = std::fabs(value);
     return values;
@@ -99,8 +101,8 @@ oracle::Doubles conv_bounds(const oracle::Doubles& x, const oracle::Doubles& his
 }
 
 double gated_norm_relative_bound(int64_t V) {
-  // Sum of squares, division by V and eps: (depth + 2) u, halved by the root; root, quotient, weight and gate products: 5; the
-  // sigmoid.
+  // Sum of squares, division by V and eps: (depth + 2) u, halved by the root; root, quotient, weight and gate products:
+  // 5; the sigmoid.
   return kSecondOrder * (((sum_depth(V) + 2) / 2 + 5) * kUnit + kSigmoidError);
 }
 

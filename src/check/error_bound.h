@@ -1,6 +1,6 @@
-// How far fp32 results may lie from the fp64 oracle: a running error analysis, so that every tolerance is derived from the
-// inputs of the very computation that it judges. u is the unit roundoff 2^-24; terms of order u^2 are covered by a factor
-// of 1.01 at the end (n u < 0.001 for every n here).
+// How far fp32 results may lie from the fp64 oracle: a running error analysis, so that every tolerance is derived from
+// the inputs of the very computation that it judges. u is the unit roundoff 2^-24; terms of order u^2 are covered by a
+// factor of 1.01 at the end (n u < 0.001 for every n here).
 #pragma once
 
 #include "check/check.h"
@@ -17,10 +17,11 @@ inline constexpr double kSigmoidError = 9 * kUnit;
 /// exp(-1e-36) is 1 either way.
 inline constexpr double kTinyGate = 1e-36;
 
-/// Relative error of g. Softplus: y carries the roundings of a + dt_bias and of the product with softplus_beta, 2u|y|, which exp
-/// turns into a relative error of the same size; exp 4u, log1p 4u (its condition number is at most 1), the division by softplus_beta,
-/// exp(A_log) 4u and the product: (14 + 2|y|) u. Safe gate: exp(A_log) 4u, the sum and the product 2u, hence 6u|z| through the
-/// sigmoid (condition number at most |z|), the sigmoid 9u and the product: (10 + 6|z|) u. This is above both.
+/// Relative error of g. Softplus: y carries the roundings of a + dt_bias and of the product with softplus_beta, 2u|y|,
+/// which exp turns into a relative error of the same size; exp 4u, log1p 4u (its condition number is at most 1), the
+/// division by softplus_beta, exp(A_log) 4u and the product: (14 + 2|y|) u. Safe gate: exp(A_log) 4u, the sum and the
+/// product 2u, hence 6u|z| through the sigmoid (condition number at most |z|), the sigmoid 9u and the product: (10 +
+/// 6|z|) u. This is above both.
 inline double gate_tolerance(double argument) { return (14 + 6 * (argument < 0 ? -argument : argument)) * kUnit; }
 
 /// Half a unit in the last place of a dtype, relative (normal numbers) and absolute (denormals).
@@ -30,7 +31,8 @@ double rounding_of(DType type, double magnitude);
 class ErrorBound {
  public:
   ErrorBound(const oracle::Layer& layer, DType state, StateRounding rounding);
-  /// To be called with the oracle's state *before* the token. Returns the bounds of o, [HV,V], before rounding to its dtype.
+  /// To be called with the oracle's state *before* the token. Returns the bounds of o, [HV,V], before rounding to its
+  /// dtype.
   oracle::Doubles step(const oracle::Token& token, const oracle::Doubles& state_before);
   /// Bounds of the state, [HV,V,K], against the oracle's state (given, for the final rounding).
   oracle::Doubles state_bounds(const oracle::Doubles& state) const;

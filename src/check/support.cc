@@ -51,8 +51,9 @@ float half_to_float(uint16_t h) {
   const uint32_t sign = static_cast<uint32_t>(h & 0x8000u) << 16;
   const uint32_t exponent = (h >> 10) & 31u, fraction = h & 1023u;
   if (exponent == 31) return std::bit_cast<float>(sign | 0x7F800000u | (fraction << 13));
-  const float magnitude = exponent == 0 ? std::ldexp(static_cast<float>(fraction), -24)
-                                        : std::ldexp(static_cast<float>(1024 + fraction), static_cast<int>(exponent) - 25);
+  const float magnitude = exponent == 0
+                              ? std::ldexp(static_cast<float>(fraction), -24)
+                              : std::ldexp(static_cast<float>(1024 + fraction), static_cast<int>(exponent) - 25);
   return sign ? -magnitude : magnitude;
 }
 
@@ -130,9 +131,7 @@ uint64_t Rng::next() {
   return z ^ (z >> 31);
 }
 
-float Rng::uniform(float low, float high) {
-  return low + (high - low) * (static_cast<float>(next() >> 40) * 0x1p-24f);
-}
+float Rng::uniform(float low, float high) { return low + (high - low) * (static_cast<float>(next() >> 40) * 0x1p-24f); }
 
 float Rng::normal() {
   const uint64_t bits = next();
@@ -170,12 +169,8 @@ float load(DType type, const void* element) {
       std::memcpy(&i, element, 4);
       return static_cast<float>(i);
     }
-    case DType::bf16:
-      std::memcpy(&half, element, 2);
-      return std::bit_cast<float>(static_cast<uint32_t>(half) << 16);
-    case DType::f16:
-      std::memcpy(&half, element, 2);
-      return half_to_float(half);
+    case DType::bf16: std::memcpy(&half, element, 2); return std::bit_cast<float>(static_cast<uint32_t>(half) << 16);
+    case DType::f16: std::memcpy(&half, element, 2); return half_to_float(half);
   }
   return 0;
 }

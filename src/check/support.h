@@ -41,8 +41,9 @@ bool is_nan(DType type, const void* element);
 
 using Bytes = std::vector<std::byte>;
 
-/// Memory with guard words on both sides. Everything, also gaps between the rows of a view, starts as 0xFF bytes (NaN in
-/// every float type; 0x7F7F7F7F, a hostile index, for i32), and damage() tells whether a byte outside the claimed views changed.
+/// Memory with guard words on both sides. Everything, also gaps between the rows of a view, starts as 0xFF bytes (NaN
+/// in every float type; 0x7F7F7F7F, a hostile index, for i32), and damage() tells whether a byte outside the claimed
+/// views changed.
 class Buffer {
  public:
   enum class Pitch { packed, padded };
@@ -54,14 +55,15 @@ class Buffer {
   Buffer& operator=(const Buffer&) = delete;
   /// Raw memory of `bytes`, from which views are carved.
   explicit Buffer(int64_t bytes, DType poison_as = DType::f32);
-  /// One tensor. `padded`: every stride but the innermost is wider than need be, by an odd number of elements, and the first
-  /// element is not aligned to more than its size.
+  /// One tensor. `padded`: every stride but the innermost is wider than need be, by an odd number of elements, and the
+  /// first element is not aligned to more than its size.
   Buffer(DType dtype, const std::vector<int64_t>& shape, Pitch pitch = Pitch::packed);
 
   /// The whole tensor (second constructor).
   const TensorView& view() const { return view_; }
   /// A view into the memory; its elements are claimed, so that damage() does not look at them.
-  TensorView carve(DType dtype, const std::vector<int64_t>& shape, const std::vector<int64_t>& stride, int64_t byte_offset);
+  TensorView carve(DType dtype, const std::vector<int64_t>& shape, const std::vector<int64_t>& stride,
+                   int64_t byte_offset);
   std::byte* data() { return memory_.data() + kGuard; }
   /// Everything poisoned again, claimed elements too.
   void poison();
@@ -103,8 +105,8 @@ std::vector<float> floats(const TensorView& view);
 std::vector<int32_t> ints(const TensorView& view);
 void set_ints(const TensorView& view, const std::vector<int32_t>& values);
 
-/// "" if both views hold the same bits (any NaN equals any NaN); otherwise the first difference: index, both bit patterns
-/// and values, and how many elements differ.
+/// "" if both views hold the same bits (any NaN equals any NaN); otherwise the first difference: index, both bit
+/// patterns and values, and how many elements differ.
 std::string difference(const TensorView& got, const TensorView& want);
 /// The same against bytes packed earlier; here NaN payloads count too (for memory that must not have been touched).
 std::string changed(const TensorView& view, const Bytes& before);

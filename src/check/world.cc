@@ -33,8 +33,8 @@ void Judge::ok(const Status& status, const std::string& what) {
 }
 
 void Judge::refused(const Status& status, Code code, const std::string& what) {
-  that(status.code() == code, what + ": expected " + to_string(code) + ", found " + to_string(status.code()) + " " +
-                                  status.message());
+  that(status.code() == code,
+       what + ": expected " + to_string(code) + ", found " + to_string(status.code()) + " " + status.message());
   that(!status.message().empty(), what + ": refused without a message");
 }
 
@@ -151,12 +151,14 @@ Batch::Batch(const Config& c, Layout layout, std::vector<Row> rows, std::optiona
     tokens_ += row.count;
     slot_ids.push_back(row.slot);
     cu_seqlens.push_back(static_cast<int32_t>(tokens_));
-    if (layout != Layout::ragged && row.count != rows_[0].count) throw Failure{"kit: rows of a dense batch differ in length"};
+    if (layout != Layout::ragged && row.count != rows_[0].count)
+      throw Failure{"kit: rows of a dense batch differ in length"};
   }
   place_inputs();
 
   const bool ragged = layout == Layout::ragged, strided = layout == Layout::strided;
-  std::vector<int64_t> shape = ragged ? std::vector<int64_t>{tokens_} : std::vector<int64_t>{B, B == 0 ? 0 : rows_[0].count};
+  std::vector<int64_t> shape =
+      ragged ? std::vector<int64_t>{tokens_} : std::vector<int64_t>{B, B == 0 ? 0 : rows_[0].count};
   shape.insert(shape.end(), {c.HV, c.V});
   buffers_.emplace_back(out_dtype.value_or(c.act), shape, strided ? Buffer::Pitch::padded : Buffer::Pitch::packed);
   out = buffers_.back().view();
@@ -240,17 +242,20 @@ TensorView Batch::out_tokens() const {
 }
 
 TensorView Batch::out_row(size_t row) const {
-  return layout_ == Layout::ragged ? slice(out, first_token_[row], rows_[row].count) : out.at(static_cast<int64_t>(row));
+  return layout_ == Layout::ragged ? slice(out, first_token_[row], rows_[row].count)
+                                   : out.at(static_cast<int64_t>(row));
 }
 
 TensorView Batch::snapshot(size_t row, int64_t t) const {
-  return layout_ == Layout::ragged ? snapshots.at(first_token_[row] + t) : snapshots.at(static_cast<int64_t>(row)).at(t);
+  return layout_ == Layout::ragged ? snapshots.at(first_token_[row] + t)
+                                   : snapshots.at(static_cast<int64_t>(row)).at(t);
 }
 
 void Batch::want_snapshots() {
   std::vector<int64_t> shape(out.shape.begin(), out.shape.begin() + out.rank);
   shape.push_back(config_.K);
-  buffers_.emplace_back(config_.state, shape, layout_ == Layout::strided ? Buffer::Pitch::padded : Buffer::Pitch::packed);
+  buffers_.emplace_back(config_.state, shape,
+                        layout_ == Layout::strided ? Buffer::Pitch::padded : Buffer::Pitch::packed);
   snapshots = buffers_.back().view();
 }
 
@@ -335,7 +340,9 @@ World::World(const Config& c, std::string_view name) : config(c), impl(name) {
   Rng rng(mix({static_cast<int64_t>(c.seed), 4}));
   slots = rng.permutation(num_slots);
   // Real work on slot 0 and on the last slot: move both among the first `rows` entries.
-  const auto bring = [&](int32_t slot, size_t place) { std::swap(*std::find(slots.begin(), slots.end(), slot), slots[place]); };
+  const auto bring = [&](int32_t slot, size_t place) {
+    std::swap(*std::find(slots.begin(), slots.end(), slot), slots[place]);
+  };
   const auto last = static_cast<int32_t>(num_slots - 1);
   bring(c.seed % 2 == 0 || c.rows > 1 ? 0 : last, 0);
   if (c.rows > 1) bring(last, static_cast<size_t>(c.rows - 1));
@@ -352,7 +359,8 @@ World::World(const Config& c, std::string_view name) : config(c), impl(name) {
 }
 
 Store World::make_store(int64_t stream) const {
-  Store s(config, num_slots, std::min<int64_t>(config.window + 1, kMaxWindow));  // a row to spare, as in an engine's ring
+  Store s(config, num_slots,
+          std::min<int64_t>(config.window + 1, kMaxWindow));  // a row to spare, as in an engine's ring
   s.fill(slots, stream);
   return s;
 }

@@ -86,7 +86,7 @@ class Batch {
   int64_t first_token(size_t row) const { return first_token_[row]; }
   /// [tokens,HV,V], whatever the layout.
   TensorView out_tokens() const;
-  TensorView out_row(size_t row) const;       ///< [count,HV,V]
+  TensorView out_row(size_t row) const;              ///< [count,HV,V]
   TensorView snapshot(size_t row, int64_t t) const;  ///< [HV,V,K]
   void want_snapshots();
   void guards(Judge& judge) const;
@@ -140,10 +140,10 @@ class World {
 
   Config config;
   std::string impl;
-  std::vector<Params> params;                  ///< per layer
+  std::vector<Params> params;                    ///< per layer
   std::vector<std::vector<Sequence>> sequences;  ///< [layer][row], config.window tokens each
-  std::vector<int32_t> slots;                  ///< of the rows: random order, slot 0 and the last slot among them
-  std::vector<int64_t> lengths;                ///< of the rows; all config.window unless ragged
+  std::vector<int32_t> slots;                    ///< of the rows: random order, slot 0 and the last slot among them
+  std::vector<int64_t> lengths;                  ///< of the rows; all config.window unless ragged
   int64_t num_slots = 0;
 
   Store make_store(int64_t stream = 0) const;
@@ -158,10 +158,11 @@ class World {
 
   void verify(Judge& judge, const Store& store, int64_t layer, Batch& batch) const;
   void decode(Judge& judge, const Store& store, int64_t layer, Batch& batch) const;
-  void fold(Judge& judge, const Store& store, const std::vector<int32_t>& slot_ids, const std::vector<int32_t>& counts) const;
+  void fold(Judge& judge, const Store& store, const std::vector<int32_t>& slot_ids,
+            const std::vector<int32_t>& counts) const;
 
-  /// The state after the first n tokens of a row, by plain decoding from the store's state, [HV,V,K] packed. One token per call
-  /// where rounding does not depend on grouping, one call of n tokens otherwise.
+  /// The state after the first n tokens of a row, by plain decoding from the store's state, [HV,V,K] packed. One token
+  /// per call where rounding does not depend on grouping, one call of n tokens otherwise.
   Buffer decoded_state(Judge& judge, const Store& start, int64_t layer, size_t row, int64_t n) const;
   /// A word on where a failure is: "layer 1 row 0 token 2".
   static std::string where(int64_t layer, int64_t row, int64_t token = -1);

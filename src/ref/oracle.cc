@@ -79,8 +79,8 @@ Doubles Recurrence::step(const Token& token) {
   return out;
 }
 
-Doubles short_conv(const Doubles& x, const Doubles& history, const Doubles& weight, const Doubles& bias, int64_t C, int64_t W,
-                   bool silu) {
+Doubles short_conv(const Doubles& x, const Doubles& history, const Doubles& weight, const Doubles& bias, int64_t C,
+                   int64_t W, bool silu) {
   const auto tokens = static_cast<int64_t>(x.size()) / C;
   Doubles y(x.size());
   for (int64_t t = 0; t < tokens; ++t) {

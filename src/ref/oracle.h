@@ -32,9 +32,9 @@ struct Token {
 
 /// What the recurrence of one value head used for its last token; for error analysis.
 struct HeadStep {
-  Doubles q, k;          ///< [K], after l2norm and scale
-  Doubles gate, decay;   ///< [K]: log decay, and its exponential (GDN: all equal)
-  Doubles gate_argument; ///< [K]: what went into softplus or sigmoid
+  Doubles q, k;           ///< [K], after l2norm and scale
+  Doubles gate, decay;    ///< [K]: log decay, and its exponential (GDN: all equal)
+  Doubles gate_argument;  ///< [K]: what went into softplus or sigmoid
   double beta = 0;
 };
 
@@ -64,8 +64,8 @@ class Recurrence {
 
 /// y[t,c] = act(bias[c] + sum_j w[c,j] x[t-(W-1)+j,c]) over x [tokens,C]; earlier inputs come from `history` [W-1,C],
 /// oldest first. bias may be empty.
-Doubles short_conv(const Doubles& x, const Doubles& history, const Doubles& weight, const Doubles& bias, int64_t C, int64_t W,
-                   bool silu);
+Doubles short_conv(const Doubles& x, const Doubles& history, const Doubles& weight, const Doubles& bias, int64_t C,
+                   int64_t W, bool silu);
 
 /// y = x / sqrt(mean(x^2) + eps) * weight * gate(z), per row of `weight.size()` elements.
 Doubles gated_norm(const Doubles& x, const Doubles& z, const Doubles& weight, double eps, NormGate gate);

@@ -83,8 +83,8 @@ TEST_P(Allocations, CommitMakesNone) {
   ASSERT_TRUE(succeeded(Pool::create(config, &pool)));
   Slot slots[2];
   ASSERT_TRUE(succeeded(pool->acquire(std::span<Slot>(slots))));  // a bare array would decay to a Slot*
-  const RowBuffers ids({slots[0].id, slots[1].id}), generations({slots[0].generation, slots[1].generation}), counts({2, 0}),
-      status({77, 77});
+  const RowBuffers ids({slots[0].id, slots[1].id}), generations({slots[0].generation, slots[1].generation}),
+      counts({2, 0}), status({77, 77});
   CommitArgs args;
   args.slot_ids = ids.view, args.generations = generations.view, args.num_accepted = counts.view;
   args.row_status = status.view;

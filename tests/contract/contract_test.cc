@@ -1,5 +1,6 @@
-// The contract: every line on every implementation of this machine. One test is one cell of the table that `ringfold check`
-// prints; the grid of configs runs inside. RINGFOLD_CHECK_LEVEL=quick takes the small grid (sanitizer builds do).
+// The contract: every line on every implementation of this machine. One test is one cell of the table that `ringfold
+// check` prints; the grid of configs runs inside. RINGFOLD_CHECK_LEVEL=quick takes the small grid (sanitizer builds
+// do).
 #include <gtest/gtest.h>
 
 #include <cctype>
@@ -114,7 +115,8 @@ TEST(Run, ReportsCellsInOrderAndProgress) {
   ASSERT_EQ(report.cells.size(), 2u);
   EXPECT_EQ(report.cells[0].line, "C1");
   EXPECT_EQ(report.cells[0].passed, static_cast<int64_t>(configs("C1", Level::quick).size()));
-  EXPECT_EQ(report.cells[1].skipped + report.cells[1].passed, static_cast<int64_t>(configs("C10", Level::quick).size()));
+  EXPECT_EQ(report.cells[1].skipped + report.cells[1].passed,
+            static_cast<int64_t>(configs("C10", Level::quick).size()));
   EXPECT_EQ(report.cells[1].reasons.empty(), report.cells[1].skipped == 0);
 }
 

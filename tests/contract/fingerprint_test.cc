@@ -1,6 +1,6 @@
-// Golden hashes: one changed bit anywhere in outputs, rings, states, conv or norm is noticed, on every machine. The file is
-// written anew by RINGFOLD_UPDATE_FINGERPRINTS=1 contract_test --gtest_filter='Fingerprints.*'; a change of it is a change of the
-// arithmetic and needs a note in docs/notes/.
+// Golden hashes: one changed bit anywhere in outputs, rings, states, conv or norm is noticed, on every machine. The
+// file is written anew by RINGFOLD_UPDATE_FINGERPRINTS=1 contract_test --gtest_filter='Fingerprints.*'; a change of it
+// is a change of the arithmetic and needs a note in docs/notes/.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -40,7 +40,8 @@ TEST(Fingerprints, AreThoseOfTheFile) {
   EXPECT_EQ(golden.size(), grid.size()) << kFile;
   for (const Config& c : grid) {
     ASSERT_TRUE(golden.contains(c.name())) << c.name() << " is not in " << kFile;
-    EXPECT_EQ(fingerprint("reference", c), golden.at(c.name())) << c.name() << ": some bit of the arithmetic has changed";
+    EXPECT_EQ(fingerprint("reference", c), golden.at(c.name()))
+        << c.name() << ": some bit of the arithmetic has changed";
   }
 }
 

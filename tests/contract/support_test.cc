@@ -29,7 +29,7 @@ TEST(Conversion, RoundsToNearestEven) {
     store(type, &half, value);
     return load(type, &half);
   };
-  EXPECT_EQ(through(DType::bf16, 1.0f + 0x1p-8f), 1.0f);              // tie, to even
+  EXPECT_EQ(through(DType::bf16, 1.0f + 0x1p-8f), 1.0f);                // tie, to even
   EXPECT_EQ(through(DType::bf16, 1.0f + 3 * 0x1p-8f), 1.0f + 0x1p-6f);  // tie, to even, upwards
   EXPECT_EQ(through(DType::bf16, 1.0f + 0x1.01p-8f), 1.0f + 0x1p-7f);
   EXPECT_EQ(through(DType::f16, 1.0f + 0x1p-11f), 1.0f);

@@ -1,4 +1,5 @@
-// Guarded, poisoned buffers, fixed-seed values and bitwise comparison: those of the conformance kit, under a shorter name.
+// Guarded, poisoned buffers, fixed-seed values and bitwise comparison: those of the conformance kit, under a shorter
+// name.
 #pragma once
 
 #include <gtest/gtest.h>
