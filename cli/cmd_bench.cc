@@ -56,7 +56,7 @@ void run_command(BenchCommand& command) {
     };
     const Status status = bench::run(command.options, &rows);
     if (status.code() == Code::internal) throw CommandError(status.message(), kExitFailed);
-    require(status, "");
+    require(status, fmt::format("bench {}", fmt::join(command.options.filters, " ")));
   }
   if (rows.empty()) {
     throw CommandError(fmt::format("filters: expected part of a key (see ringfold bench --list), found {}",
