@@ -28,11 +28,12 @@ Status check_config(const PoolConfig& c) {
     return expected("conv_width", fmt::format("{}..{}", kMinConvWidth, kMaxConvWidth), c.conv_width);
   }
   if (!is_float(c.state_dtype)) {
-    return {Code::invalid_argument, fmt::format("state_dtype: expected f32, bf16 or f16, found {}",
-                                                to_string(c.state_dtype))};
+    return {Code::invalid_argument,
+            fmt::format("state_dtype: expected f32, bf16 or f16, found {}", to_string(c.state_dtype))};
   }
   if (!is_float(c.act_dtype)) {
-    return {Code::invalid_argument, fmt::format("act_dtype: expected f32, bf16 or f16, found {}", to_string(c.act_dtype))};
+    return {Code::invalid_argument,
+            fmt::format("act_dtype: expected f32, bf16 or f16, found {}", to_string(c.act_dtype))};
   }
   if (c.fold_policy != FoldPolicy::on_commit) {
     return {Code::unsupported, fmt::format("fold_policy: expected on_commit, the only policy of this build, found {}",
@@ -90,9 +91,10 @@ Status make_layout(const PoolConfig& c, PoolLayout* layout) {
   const int64_t scratch = n.add({out.slot_total, n.mul({c.slots, 3 * kInt})});
   n.add({total[kState], ring, conv_bytes, cursors, scratch});
   if (n.overflow) {
-    return {Code::invalid_argument,
-            fmt::format("config: expected a pool of less than 2^63 bytes, found layers {} x slots {} x HV {} x V {} x K {}",
-                        c.layers, c.slots, c.HV, c.V, c.K)};
+    return {
+        Code::invalid_argument,
+        fmt::format("config: expected a pool of less than 2^63 bytes, found layers {} x slots {} x HV {} x V {} x K {}",
+                    c.layers, c.slots, c.HV, c.V, c.K)};
   }
   out.bytes = {.state = static_cast<size_t>(total[kState]),
                .ring = static_cast<size_t>(ring),

@@ -13,7 +13,7 @@ namespace {
 template <class T>
 AlignedArray<T> zeroed(int64_t count) {
   const size_t bytes = static_cast<size_t>(count) * sizeof(T);
-  void* p = ::operator new(bytes, std::align_val_t{kPoolAlignment}, std::nothrow);
+  void* p = ::operator new (bytes, std::align_val_t{kPoolAlignment}, std::nothrow);
   if (p != nullptr) std::memset(p, 0, bytes);
   return AlignedArray<T>(static_cast<T*>(p));
 }
@@ -67,12 +67,13 @@ Status PoolStore::check(const char* what, Slot slot) const {
             fmt::format("{}: expected a slot id in 0..{}, found {}", what, config.slots - 1, slot.id)};
   }
   if (slot.generation != generation[slot.id]) {
-    return {Code::invalid_argument, fmt::format("{}: expected generation {} of slot {}, found a handle of generation {}",
-                                                what, generation[slot.id], slot.id, slot.generation)};
+    return {Code::invalid_argument,
+            fmt::format("{}: expected generation {} of slot {}, found a handle of generation {}", what,
+                        generation[slot.id], slot.id, slot.generation)};
   }
   if (!acquired[slot.id]) {
-    return {Code::invalid_argument, fmt::format("{}: expected an acquired slot, found slot {}, which is free", what,
-                                                slot.id)};
+    return {Code::invalid_argument,
+            fmt::format("{}: expected an acquired slot, found slot {}, which is free", what, slot.id)};
   }
   return {};
 }
@@ -118,8 +119,8 @@ Status Pool::acquire(Slot* slot) { return acquire(std::span<Slot>(slot, 1)); }
 Status Pool::acquire(std::span<Slot> slots) {
   PoolStore& p = *impl_;
   if (slots.size() > static_cast<size_t>(p.free_count)) {
-    return {Code::out_of_memory, fmt::format("slots: expected {} free slots, found {} of {}", slots.size(), p.free_count,
-                                             p.config.slots)};
+    return {Code::out_of_memory,
+            fmt::format("slots: expected {} free slots, found {} of {}", slots.size(), p.free_count, p.config.slots)};
   }
   for (Slot& slot : slots) {
     const int32_t id = p.free_list[--p.free_count];
@@ -167,9 +168,8 @@ Ring Pool::ring() const {
   Ring r;
   r.k = {s[kRingK].get(), c.act_dtype, {c.layers, c.slots, c.ring_rows, c.H, c.K}};
   r.v = {s[kRingV].get(), c.act_dtype, {c.layers, c.slots, c.ring_rows, c.HV, c.V}};
-  r.g = c.kind == MixerKind::kda
-            ? TensorView(s[kRingG].get(), DType::f32, {c.layers, c.slots, c.ring_rows, c.HV, c.K})
-            : TensorView(s[kRingG].get(), DType::f32, {c.layers, c.slots, c.ring_rows, c.HV});
+  r.g = c.kind == MixerKind::kda ? TensorView(s[kRingG].get(), DType::f32, {c.layers, c.slots, c.ring_rows, c.HV, c.K})
+                                 : TensorView(s[kRingG].get(), DType::f32, {c.layers, c.slots, c.ring_rows, c.HV});
   r.beta = {s[kRingBeta].get(), DType::f32, {c.layers, c.slots, c.ring_rows, c.HV}};
   return r;
 }

@@ -11,7 +11,8 @@ namespace ringfold {
 void PoolStore::copy_section(int part, int64_t from, int64_t to) {
   const auto bytes = static_cast<size_t>(layout.slot_bytes[part]);
   if (bytes == 0) return;
-  for (int64_t layer = 0; layer < config.layers; ++layer) std::memcpy(at(part, layer, to), at(part, layer, from), bytes);
+  for (int64_t layer = 0; layer < config.layers; ++layer)
+    std::memcpy(at(part, layer, to), at(part, layer, from), bytes);
 }
 
 void PoolStore::copy_slot(int64_t from, int64_t to) {
@@ -40,8 +41,8 @@ void PoolStore::load_from_scratch(int64_t slot) {
   }
 }
 
-// Every slot is written at most once, so the copies form trees that hang from cycles. A slot that nobody reads any more is
-// overwritten, which may free its own source in turn; what is left when no such slot remains are the bare cycles.
+// Every slot is written at most once, so the copies form trees that hang from cycles. A slot that nobody reads any more
+// is overwritten, which may free its own source in turn; what is left when no such slot remains are the bare cycles.
 Status Pool::copy(std::span<const Slot> src, std::span<const Slot> dst) {
   PoolStore& p = *impl_;
   if (src.size() != dst.size()) {
@@ -54,7 +55,8 @@ Status Pool::copy(std::span<const Slot> src, std::span<const Slot> dst) {
   for (size_t i = 0; i < dst.size(); ++i) {
     if (p.copy_from[dst[i].id] >= 0) {
       for (size_t j = 0; j < i; ++j) p.copy_from[dst[j].id] = -1;
-      return {Code::invalid_argument, fmt::format("dst[{}]: expected every slot once, found slot {} again", i, dst[i].id)};
+      return {Code::invalid_argument,
+              fmt::format("dst[{}]: expected every slot once, found slot {} again", i, dst[i].id)};
     }
     p.copy_from[dst[i].id] = src[i].id;
   }

@@ -39,7 +39,7 @@ struct PoolLayout {
 Status make_layout(const PoolConfig& config, PoolLayout* layout);
 
 struct AlignedDelete {
-  void operator()(void* p) const { ::operator delete(p, std::align_val_t{kPoolAlignment}); }
+  void operator()(void* p) const { ::operator delete (p, std::align_val_t{kPoolAlignment}); }
 };
 
 /// Zeroed memory, or null when there is none.

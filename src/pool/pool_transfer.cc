@@ -54,8 +54,8 @@ void store_word(std::span<std::byte> bytes, size_t at, uint64_t word) {
   std::memcpy(bytes.data() + at, &word, sizeof(word));
 }
 
-/// FNV-1a over words of eight bytes (the tail padded with zeros). Each step is a bijection of the running value, so a change
-/// within one word always shows. The eight bytes at `skip` do not count.
+/// FNV-1a over words of eight bytes (the tail padded with zeros). Each step is a bijection of the running value, so a
+/// change within one word always shows. The eight bytes at `skip` do not count.
 uint64_t checksum(std::span<const std::byte> bytes, size_t skip) {
   uint64_t hash = 0xcbf29ce484222325;
   for (size_t at = 0; at < bytes.size(); at += sizeof(uint64_t)) {
@@ -74,7 +74,8 @@ Status bad(const char* what, const std::string& expected, const std::string& fou
 }
 
 Status check_header(const PoolConfig& config, std::span<const std::byte> bytes) {
-  if (load_word(bytes, 0) != kMagic) return {Code::invalid_argument, "bytes: expected an exported slot, found other data"};
+  if (load_word(bytes, 0) != kMagic)
+    return {Code::invalid_argument, "bytes: expected an exported slot, found other data"};
   size_t at = sizeof(uint64_t);
   for (const Field& field : fields_of(config)) {
     const auto found = static_cast<int64_t>(load_word(bytes, at));

@@ -44,7 +44,12 @@ Case::Case(const CaseShape& shape) : n(shape) {
 VerifyArgs Case::verify(std::string_view impl) const {
   VerifyArgs args;
   args.mixer = mixer;
-  args.window = {.q = q.view(), .k = k.view(), .v = v.view(), .a = a.view(), .b = b.view(), .slot_ids = slot_ids.view(),
+  args.window = {.q = q.view(),
+                 .k = k.view(),
+                 .v = v.view(),
+                 .a = a.view(),
+                 .b = b.view(),
+                 .slot_ids = slot_ids.view(),
                  .cu_seqlens = {}};
   args.state = state.view();
   args.out = out.view();
@@ -79,8 +84,8 @@ FoldArgs Case::fold(std::string_view impl) const {
 }
 
 std::string Case::damage() const {
-  for (const Buffer* buffer : {&q, &k, &v, &a, &b, &A_log, &dt_bias, &state, &out, &ring_k, &ring_v, &ring_g, &ring_beta,
-                               &slot_ids, &accept, &status}) {
+  for (const Buffer* buffer : {&q, &k, &v, &a, &b, &A_log, &dt_bias, &state, &out, &ring_k, &ring_v, &ring_g,
+                               &ring_beta, &slot_ids, &accept, &status}) {
     if (std::string text = buffer->damage(); !text.empty()) return to_string(buffer->view()) + ": " + text;
   }
   return "";

@@ -59,13 +59,15 @@ struct Bench {
   StepResult decode(const std::vector<Row>& rows, std::string_view impl = {});
   /// commit; returns the statuses.
   std::vector<int32_t> commit(const std::vector<int32_t>& slots, const std::vector<int32_t>& accept,
-                              const std::vector<int32_t>& track_slots = {}, const std::vector<int32_t>& track_steps = {},
-                              std::string_view impl = {});
+                              const std::vector<int32_t>& track_slots = {},
+                              const std::vector<int32_t>& track_steps = {}, std::string_view impl = {});
   /// State and conv window of a slot, all layers.
   Plain::State state(int32_t slot) const;
   /// What plain decoding of these tokens from zero gives.
   Plain::State plain(const std::vector<int>& tokens) const;
-  std::string compare(int32_t slot, const std::vector<int>& tokens) const { return compare_slot(*pool, slot, plain(tokens)); }
+  std::string compare(int32_t slot, const std::vector<int>& tokens) const {
+    return compare_slot(*pool, slot, plain(tokens));
+  }
 
   Rig rig;
   Plain plain_model;

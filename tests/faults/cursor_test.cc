@@ -44,7 +44,8 @@ TEST(Fault5, AcceptCountsOutOfRangeTouchNothing) {
     EXPECT_EQ(p.compare(0, {}), "");
     EXPECT_EQ(p.compare(1, {1, 2, 3}), "");
     // The windows of the refused rows still wait for a count that makes sense.
-    EXPECT_EQ(p.commit({2, 3, 4}, {3, 1, 0}, {}, {}, impl), statuses({RowStatus::done, RowStatus::done, RowStatus::done}));
+    EXPECT_EQ(p.commit({2, 3, 4}, {3, 1, 0}, {}, {}, impl),
+              statuses({RowStatus::done, RowStatus::done, RowStatus::done}));
     EXPECT_EQ(p.compare(2, {2, 3, 4}), "");
     EXPECT_EQ(p.compare(3, {3}), "");
     EXPECT_EQ(p.compare(4, {}), "");

@@ -84,7 +84,8 @@ TEST(Fault34, SequencesInOneBatchDoNotMix) {
   for (std::string_view impl : impls()) {
     for (int64_t B : {1, 2, 3, 4, 7, 16}) {
       for (int threads : {1, 3}) {
-        SCOPED_TRACE(std::string(impl) + ", " + std::to_string(B) + " sequences, " + std::to_string(threads) + " threads");
+        SCOPED_TRACE(std::string(impl) + ", " + std::to_string(B) + " sequences, " + std::to_string(threads) +
+                     " threads");
         set_num_threads(threads);
         Case c({.K = 16, .V = 16, .B = B, .slots = B});
         c.set(c.state, 0);
@@ -235,8 +236,9 @@ TEST(Fault47, AnyRemainderAfterARestoredSnapshot) {
       for (int i = 0; i < 5; ++i) {
         const size_t end = std::min(rest[i].size(), done + kMaxWindow);
         if (done >= end) continue;
-        rows.push_back({.slot = i + 1, .tokens = {rest[i].begin() + static_cast<int64_t>(done),
-                                                  rest[i].begin() + static_cast<int64_t>(end)}});
+        rows.push_back(
+            {.slot = i + 1,
+             .tokens = {rest[i].begin() + static_cast<int64_t>(done), rest[i].begin() + static_cast<int64_t>(end)}});
       }
       p.decode(rows, impl);
     }

@@ -30,9 +30,10 @@ void decode_each(const Case& c, std::string_view impl) {
 /// verify + fold of all tokens against one-token decoding: the same bits, and no NaN.
 void expect_replay_is_exact(const Case& c, std::string_view impl) {
   Case plain(c.n);
-  for (const auto& [to, from] : {std::pair(&plain.q, &c.q), std::pair(&plain.k, &c.k), std::pair(&plain.v, &c.v),
-                                 std::pair(&plain.a, &c.a), std::pair(&plain.b, &c.b), std::pair(&plain.A_log, &c.A_log),
-                                 std::pair(&plain.dt_bias, &c.dt_bias), std::pair(&plain.state, &c.state)}) {
+  for (const auto& [to, from] :
+       {std::pair(&plain.q, &c.q), std::pair(&plain.k, &c.k), std::pair(&plain.v, &c.v), std::pair(&plain.a, &c.a),
+        std::pair(&plain.b, &c.b), std::pair(&plain.A_log, &c.A_log), std::pair(&plain.dt_bias, &c.dt_bias),
+        std::pair(&plain.state, &c.state)}) {
     check::copy(from->view(), to->view());
   }
   plain.mixer.lower_bound = c.mixer.lower_bound;
@@ -47,8 +48,8 @@ void expect_replay_is_exact(const Case& c, std::string_view impl) {
 }
 
 /// The log decays that verify records for these gate inputs, dt_bias 0.
-std::vector<float> gates(const std::vector<float>& x, float A_log, std::string_view impl, std::optional<float> lower_bound,
-                         float softplus_beta = 1) {
+std::vector<float> gates(const std::vector<float>& x, float A_log, std::string_view impl,
+                         std::optional<float> lower_bound, float softplus_beta = 1) {
   Case c({.kind = MixerKind::kda, .K = static_cast<int64_t>(x.size()), .V = 1});
   for (size_t i = 0; i < x.size(); ++i) static_cast<float*>(c.a.view().data)[i] = x[i];
   c.set(c.A_log, A_log);
@@ -80,7 +81,13 @@ TEST(Fault67, FoldUsesTheGateOfVerify) {
     for (int gate = 0; gate < 3; ++gate) {
       for (DType gates_dtype : {DType::f32, DType::bf16}) {
         SCOPED_TRACE(std::string(impl) + ", gate " + std::to_string(gate) + " " + to_string(gates_dtype));
-        Case c({.kind = gate == 0 ? MixerKind::gdn : MixerKind::kda, .HV = 2, .K = 20, .V = 12, .B = 2, .T = 8, .slots = 2,
+        Case c({.kind = gate == 0 ? MixerKind::gdn : MixerKind::kda,
+                .HV = 2,
+                .K = 20,
+                .V = 12,
+                .B = 2,
+                .T = 8,
+                .slots = 2,
                 .gates = gates_dtype});
         if (gate == 2) c.mixer.lower_bound = -5.0f;
         Rng rng(67);
@@ -107,7 +114,8 @@ TEST(Fault68, BetaIsNeverRoundedTo16Bits) {
       for (int64_t t = 0; t < T; ++t) check::store(DType::bf16, token(c.k.view(), t).data, t == 0 ? 1.0f : 0.0f);
       // u = beta * (1 - 0), stored through k = 1: the state is beta itself, which has an error of at most 2 ulp.
       const auto expect_beta = [&](const char* path) {
-        for (int64_t v = 0; v < 8; ++v) EXPECT_NEAR(static_cast<const float*>(c.state.view().data)[v * 8], beta, 2 * kUlp) << path;
+        for (int64_t v = 0; v < 8; ++v)
+          EXPECT_NEAR(static_cast<const float*>(c.state.view().data)[v * 8], beta, 2 * kUlp) << path;
         c.set(c.state, 0);
       };
       ASSERT_TRUE(succeeded(ringfold::verify(c.verify(impl))));
@@ -134,7 +142,8 @@ TEST(Fault70, EpsilonIsAddedToTheSumOfSquares) {
       ASSERT_TRUE(succeeded(ringfold::decode(c.decode(impl))));
       const double in = static_cast<float>(x);
       const double want = in / std::sqrt(128 * in * in + 1e-6);
-      // A sum of 128 positive terms passes 8 + 4 roundings, the square root halves that; then sqrt, quotient, beta, product.
+      // A sum of 128 positive terms passes 8 + 4 roundings, the square root halves that; then sqrt, quotient, beta,
+      // product.
       for (float s : floats(c.state.view())) EXPECT_NEAR(s, want, (12 / 2 + 4) * kUlp * want);
     }
   }
@@ -163,7 +172,8 @@ TEST(Fault71, NaNStaysInItsRow) {
 }
 
 TEST(Fault73, SoftplusAtItsEdges) {
-  const std::vector<float> x = {19.99f, 20.0f, 20.01f, 40.0f, 40.02f, 88.0f, 89.0f, 1e4f, 3e38f, -20.0f, -88.0f, -104.0f, -1e4f, -3e38f};
+  const std::vector<float> x = {19.99f, 20.0f, 20.01f, 40.0f,  40.02f,  88.0f, 89.0f,
+                                1e4f,   3e38f, -20.0f, -88.0f, -104.0f, -1e4f, -3e38f};
   for (std::string_view impl : impls()) {
     for (float beta : {1.0f, 0.5f}) {
       SCOPED_TRACE(std::string(impl) + ", softplus beta " + std::to_string(beta));
@@ -192,9 +202,9 @@ TEST(Fault74, StrongAndAbsentDecaySideBySide) {
     Case heads({.HV = 2, .K = 16, .V = 8, .T = 16});
     heads.mixer.dt_bias = {};
     heads.set(heads.dt_bias, 0);
-    heads.set(heads.a, 20);                                         // g = -20 per token, -320 in all
+    heads.set(heads.a, 20);  // g = -20 per token, -320 in all
     static_cast<float*>(heads.A_log.view().data)[0] = 0;
-    static_cast<float*>(heads.A_log.view().data)[1] = -200;         // g = 0
+    static_cast<float*>(heads.A_log.view().data)[1] = -200;  // g = 0
     expect_replay_is_exact(heads, impl);
     Case channels({.kind = MixerKind::kda, .HV = 1, .K = 16, .V = 8, .T = 16});
     channels.set(channels.dt_bias, 0);
@@ -231,7 +241,8 @@ TEST(Fault77, SmallStepsSurviveIn32BitStates) {
   for (std::string_view impl : impls()) {
     SCOPED_TRACE(impl);
     float state = 1;
-    Case c({.K = 1, .V = 1, .act = DType::bf16, .out = DType::f32}), other({.K = 1, .V = 1, .act = DType::bf16, .out = DType::bf16});
+    Case c({.K = 1, .V = 1, .act = DType::bf16, .out = DType::f32}),
+        other({.K = 1, .V = 1, .act = DType::bf16, .out = DType::bf16});
     c.set(c.state, state);
     for (Case* one : {&c, &other}) {
       one->set(one->k, 0.03125f);
@@ -259,7 +270,8 @@ TEST(Fault80, TheConvWindowFollowsTheAcceptedRows) {
       for (int32_t accept = 0; accept <= 5; ++accept) {
         SCOPED_TRACE(std::string(impl) + ", " + std::to_string(before) + " before, accept " + std::to_string(accept));
         constexpr int64_t C = 3, T = 5, W = 4;
-        Buffer x(DType::f32, {1, T, C}), out(DType::f32, {1, T, C}), weight(DType::f32, {C, W}), window(DType::f32, {1, C, W - 1});
+        Buffer x(DType::f32, {1, T, C}), out(DType::f32, {1, T, C}), weight(DType::f32, {C, W}),
+            window(DType::f32, {1, C, W - 1});
         Buffer ring(DType::f32, {1, T, C});
         fill_normal(weight.view(), 80);
         check::fill_zero(window.view());
@@ -271,7 +283,8 @@ TEST(Fault80, TheConvWindowFollowsTheAcceptedRows) {
         }
         for (int64_t ch = 0; ch < C; ++ch) {
           for (int64_t j = 0; j < 3; ++j) {
-            static_cast<float*>(window.view().data)[ch * 3 + j] = inputs[inputs.size() - 3 + static_cast<size_t>(j)][ch];
+            static_cast<float*>(window.view().data)[ch * 3 + j] =
+                inputs[inputs.size() - 3 + static_cast<size_t>(j)][ch];
           }
           for (int64_t t = 0; t < T; ++t) static_cast<float*>(x.view().data)[t * C + ch] = value(t, ch);
         }
@@ -300,7 +313,8 @@ TEST(Fault80, TheConvWindowFollowsTheAcceptedRows) {
         }
         for (int64_t ch = 0; ch < C; ++ch) {
           for (int64_t j = 0; j < 3; ++j) {
-            EXPECT_EQ(static_cast<const float*>(window.view().data)[ch * 3 + j], inputs[inputs.size() - 3 + static_cast<size_t>(j)][ch]);
+            EXPECT_EQ(static_cast<const float*>(window.view().data)[ch * 3 + j],
+                      inputs[inputs.size() - 3 + static_cast<size_t>(j)][ch]);
           }
         }
         EXPECT_TRUE(intact(window) && intact(ring) && intact(out));

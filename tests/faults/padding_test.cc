@@ -20,7 +20,8 @@ void expect_padding_is_inert(const std::vector<int32_t>& real, const std::vector
     all = rows;
     all_ids = ids;
     for (int32_t id : padding) {
-      all.insert(all.begin() + static_cast<int64_t>(all.size() / 2), {.slot = id, .tokens = {Row::kNaN, Row::kNaN, Row::kNaN}});
+      all.insert(all.begin() + static_cast<int64_t>(all.size() / 2),
+                 {.slot = id, .tokens = {Row::kNaN, Row::kNaN, Row::kNaN}});
       all_ids.insert(all_ids.begin() + static_cast<int64_t>(all_ids.size() / 2), id);
     }
     for (int32_t id : all_ids) {
@@ -50,8 +51,10 @@ TEST(Fault20, TheSameBuffersWithOtherRows) {
   for (std::string_view impl : impls()) {
     SCOPED_TRACE(impl);
     Case kept({.B = 8, .T = 2, .slots = 8});
-    const std::vector<std::vector<int32_t>> replays = {
-        {0, 1, 2, 3, 4, 5, 6, 7}, {4, 2, 6, -1, -1, -1, -1, -1}, {7, 6, 5, 4, 3, 2, 1, 0}, {3, -1, -1, -1, -1, -1, -1, -1}};
+    const std::vector<std::vector<int32_t>> replays = {{0, 1, 2, 3, 4, 5, 6, 7},
+                                                       {4, 2, 6, -1, -1, -1, -1, -1},
+                                                       {7, 6, 5, 4, 3, 2, 1, 0},
+                                                       {3, -1, -1, -1, -1, -1, -1, -1}};
     for (const std::vector<int32_t>& ids : replays) {
       Case fresh({.B = 8, .T = 2, .slots = 8});
       copy(kept.state.view(), fresh.state.view());
@@ -96,7 +99,8 @@ TEST(Fault22, RepeatsWithAndWithoutDummyRowsAgree) {
     std::vector<Bytes> outs;
     for (int repeat = 0; repeat < 20; ++repeat) {
       Bench p(small_rig(), 3);
-      std::vector<Row> rows = {{.slot = 0, .tokens = {1, 2, 3}}, {.slot = 1, .tokens = {4, 5}}, {.slot = 2, .tokens = {6}}};
+      std::vector<Row> rows = {
+          {.slot = 0, .tokens = {1, 2, 3}}, {.slot = 1, .tokens = {4, 5}}, {.slot = 2, .tokens = {6}}};
       for (int dummy = 0; dummy < repeat % 4; ++dummy) rows.push_back({.slot = -1, .tokens = {Row::kNaN, Row::kNaN}});
       const StepResult r = p.verify(rows, impl);
       p.commit({0, 1, 2}, {2, 1, 0}, {}, {}, impl);

@@ -31,8 +31,8 @@ TEST(Fault35, SlotIdsPastThePool) {
     SCOPED_TRACE(impl);
     Case c({.B = 4, .T = 2, .slots = 2});
     set_ints(c.slot_ids.view(), {1, 2, 3, INT_MAX});
-    const std::vector<int32_t> want = statuses({RowStatus::done, RowStatus::slot_out_of_range, RowStatus::slot_out_of_range,
-                                                RowStatus::slot_out_of_range});
+    const std::vector<int32_t> want = statuses(
+        {RowStatus::done, RowStatus::slot_out_of_range, RowStatus::slot_out_of_range, RowStatus::slot_out_of_range});
     const Bytes slot_zero = pack(c.state.view().at(0));
     ASSERT_TRUE(succeeded(ringfold::verify(c.verify(impl))));
     EXPECT_EQ(ints(c.status.view()), want);
@@ -107,11 +107,15 @@ TEST(Fault57, MoreThan65535RowsHeadsAndChannels) {
     for (int64_t B : {65535, 65536, 65537}) {
       SCOPED_TRACE(std::string(impl) + ", rows " + std::to_string(B));
       Case c({.K = 2, .V = 2, .B = B, .slots = B, .seed = 57}), one({.K = 2, .V = 2, .seed = 58});
-      const std::vector<std::pair<TensorView, TensorView>> parts = {{c.q.view(), one.q.view()}, {c.k.view(), one.k.view()},
-                                                                    {c.v.view(), one.v.view()}, {c.a.view(), one.a.view()},
-                                                                    {c.b.view(), one.b.view()}, {c.state.view(), one.state.view()},
-                                                                    {slice(c.A_log.view(), 0, 1), one.A_log.view()},
-                                                                    {slice(c.dt_bias.view(), 0, 1), one.dt_bias.view()}};
+      const std::vector<std::pair<TensorView, TensorView>> parts = {
+          {c.q.view(), one.q.view()},
+          {c.k.view(), one.k.view()},
+          {c.v.view(), one.v.view()},
+          {c.a.view(), one.a.view()},
+          {c.b.view(), one.b.view()},
+          {c.state.view(), one.state.view()},
+          {slice(c.A_log.view(), 0, 1), one.A_log.view()},
+          {slice(c.dt_bias.view(), 0, 1), one.dt_bias.view()}};
       for (const auto& [many, single] : parts) check::copy(slice(many, many.shape[0] - 1, 1), single);
       ASSERT_TRUE(succeeded(ringfold::verify(c.verify(impl))));
       ASSERT_TRUE(succeeded(ringfold::fold(c.fold(impl))));
@@ -122,7 +126,8 @@ TEST(Fault57, MoreThan65535RowsHeadsAndChannels) {
       EXPECT_TRUE(same(slice(c.state.view(), B - 1, 1), one.state.view()));
     }
     const int64_t C = 65537;
-    Buffer x(DType::f32, {1, 1, C}), out(DType::f32, {1, 1, C}), weight(DType::f32, {C, 2}), window(DType::f32, {1, C, 1});
+    Buffer x(DType::f32, {1, 1, C}), out(DType::f32, {1, 1, C}), weight(DType::f32, {C, 2}),
+        window(DType::f32, {1, C, 1});
     fill_normal(x.view(), 1);
     fill_normal(window.view(), 2);
     Case::set(weight, 0);
@@ -145,7 +150,8 @@ TEST(Fault57, MoreThan65535RowsHeadsAndChannels) {
 TEST(Fault59, HeadDimsThatAreNoPowerOfTwo) {
   for (std::string_view impl : impls()) {
     for (MixerKind kind : {MixerKind::gdn, MixerKind::kda}) {
-      for (const auto& [K, V] : {std::pair(60, 36), std::pair(100, 100), std::pair(1, 3), std::pair(7, 1), std::pair(33, 65)}) {
+      for (const auto& [K, V] :
+           {std::pair(60, 36), std::pair(100, 100), std::pair(1, 3), std::pair(7, 1), std::pair(33, 65)}) {
         SCOPED_TRACE(std::string(impl) + " " + to_string(kind) + " K " + std::to_string(K) + " V " + std::to_string(V));
         expect_same_as_reference({.kind = kind, .H = 1, .HV = 2, .K = K, .V = V, .B = 2, .T = 3, .slots = 2}, impl);
       }
@@ -171,8 +177,8 @@ TEST(Fault60, HeadDimsAtAndPastTheLimit) {
 
 TEST(Fault61, HeadCountsOfNoList) {
   for (std::string_view impl : impls()) {
-    for (const auto& [H, HV] : {std::pair(14, 14), std::pair(10, 20), std::pair(7, 28), std::pair(5, 40), std::pair(1, 3),
-                                std::pair(2, 12), std::pair(1, 8), std::pair(3, 12)}) {
+    for (const auto& [H, HV] : {std::pair(14, 14), std::pair(10, 20), std::pair(7, 28), std::pair(5, 40),
+                                std::pair(1, 3), std::pair(2, 12), std::pair(1, 8), std::pair(3, 12)}) {
       SCOPED_TRACE(std::string(impl) + " H " + std::to_string(H) + " HV " + std::to_string(HV));
       expect_same_as_reference({.H = H, .HV = HV, .K = 16, .V = 8, .T = 2}, impl);
     }
@@ -232,7 +238,8 @@ TEST(Fault64, WindowsUpToTheRingAndNoLonger) {
     // Ragged rows are judged one by one.
     Bench p(small_rig(), 2);
     const StepResult r = p.rig.verify(
-        target_of(*p.pool), {{.slot = 0, .tokens = {1, 2, 3, 4, 5, 6}}, {.slot = 1, .tokens = {1, 2, 3, 4, 5}}}, {.impl = impl});
+        target_of(*p.pool), {{.slot = 0, .tokens = {1, 2, 3, 4, 5, 6}}, {.slot = 1, .tokens = {1, 2, 3, 4, 5}}},
+        {.impl = impl});
     EXPECT_TRUE(succeeded(r.status));
     EXPECT_EQ(r.row_status, statuses({RowStatus::window_too_long, RowStatus::done}));
     EXPECT_EQ(p.commit({0, 1}, {1, 5}), statuses({RowStatus::no_pending_window, RowStatus::done}));
@@ -271,7 +278,8 @@ TEST(Fault84, EveryWindowLengthWritesTheRing) {
     for (MixerKind kind : {MixerKind::gdn, MixerKind::kda}) {
       for (int64_t T = 1; T <= 9; ++T) {
         for (const auto& [K, V] : {std::pair(128, 128), std::pair(64, 64), std::pair(12, 20)}) {
-          SCOPED_TRACE(std::string(impl) + " " + to_string(kind) + " T " + std::to_string(T) + " K " + std::to_string(K));
+          SCOPED_TRACE(std::string(impl) + " " + to_string(kind) + " T " + std::to_string(T) + " K " +
+                       std::to_string(K));
           Case c({.kind = kind, .H = 1, .HV = 2, .K = K, .V = V, .T = T, .rows = 10});
           ASSERT_TRUE(succeeded(ringfold::verify(c.verify(impl))));
           EXPECT_EQ(pack(slice(c.ring_k.view().at(0), 0, T)), pack(c.k.view()));

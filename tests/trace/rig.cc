@@ -122,7 +122,8 @@ Window Rig::window(const TensorView& packed, const TensorView& a, const TensorVi
   return w;
 }
 
-StepResult Rig::step(bool decode, const Target& target, const std::vector<Row>& rows, const StepOptions& options) const {
+StepResult Rig::step(bool decode, const Target& target, const std::vector<Row>& rows,
+                     const StepOptions& options) const {
   StepResult result;
   result.first.push_back(0);
   Buffer slot_ids(DType::i32, {static_cast<int64_t>(rows.size())});
@@ -224,12 +225,14 @@ std::vector<Bytes> Plain::decode(State* s, const std::vector<int>& tokens, std::
   return out;
 }
 
-void Plain::decode_group(State* s, const std::vector<int>& tokens, std::string_view impl, std::vector<Bytes>* out) const {
+void Plain::decode_group(State* s, const std::vector<int>& tokens, std::string_view impl,
+                         std::vector<Bytes>* out) const {
   for (size_t layer = 0; layer < out->size(); ++layer) decode_layer(s, layer, tokens, impl, &(*out)[layer]);
   s->history.push_back(tokens);
 }
 
-void Plain::decode_layer(State* s, size_t layer, const std::vector<int>& tokens, std::string_view impl, Bytes* out) const {
+void Plain::decode_layer(State* s, size_t layer, const std::vector<int>& tokens, std::string_view impl,
+                         Bytes* out) const {
   const PoolConfig& c = rig_.pool_config();
   const auto n = static_cast<int64_t>(tokens.size());
   int32_t slot = 0;
@@ -284,7 +287,8 @@ std::string compare_slot(const Pool& pool, int32_t id, const Plain::State& want)
     const auto where = [&](const char* what) {
       return std::string(what) + " of slot " + std::to_string(id) + ", layer " + std::to_string(layer) + " ";
     };
-    if (std::string d = check::changed(pool.state(layer).at(id), want.state[layer]); !d.empty()) return where("state") + d;
+    if (std::string d = check::changed(pool.state(layer).at(id), want.state[layer]); !d.empty())
+      return where("state") + d;
     if (pool.conv_state().empty()) continue;
     if (std::string d = check::changed(pool.conv_state(layer).at(id), want.conv[layer]); !d.empty()) {
       return where("conv window") + d;

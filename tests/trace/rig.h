@@ -16,7 +16,7 @@ using check::Bytes;
 using check::Rng;
 
 struct RigConfig {
-  PoolConfig pool;         ///< conv_channels is set by the rig: 2*H*K + HV*V with a conv, else 0
+  PoolConfig pool;  ///< conv_channels is set by the rig: 2*H*K + HV*V with a conv, else 0
   bool conv = true;
   bool safe_gate = false;  ///< KDA with lower_bound -5
   int vocab = 48;
@@ -41,17 +41,17 @@ Target target_of(const Pool& pool);
 
 struct StepOptions {
   std::string_view impl{};
-  bool dense = false;            ///< [B,T,..] in place of cu_seqlens; every row has the same number of tokens
-  bool with_status = true;       ///< give row_status
+  bool dense = false;             ///< [B,T,..] in place of cu_seqlens; every row has the same number of tokens
+  bool with_status = true;        ///< give row_status
   std::vector<int32_t> layers{};  ///< order; empty: ascending, all
 };
 
 struct StepResult {
-  Status status;                     ///< the first that is not ok
-  std::vector<int32_t> row_status;   ///< of the mixer's call; conv and all layers must agree
-  std::vector<int32_t> first;        ///< [B+1], token offsets
-  std::vector<Buffer> out;           ///< per layer, [tokens,HV,V]
-  std::string trouble;               ///< damage around an output, or calls that disagree about a row; "" if none
+  Status status;                    ///< the first that is not ok
+  std::vector<int32_t> row_status;  ///< of the mixer's call; conv and all layers must agree
+  std::vector<int32_t> first;       ///< [B+1], token offsets
+  std::vector<Buffer> out;          ///< per layer, [tokens,HV,V]
+  std::string trouble;              ///< damage around an output, or calls that disagree about a row; "" if none
 
   /// Outputs of a row in one layer.
   TensorView row(int64_t layer, size_t r) const;
@@ -78,8 +78,8 @@ class Rig {
 
  private:
   StepResult step(bool decode, const Target& target, const std::vector<Row>& rows, const StepOptions& options) const;
-  void run_layer(bool decode, int64_t layer, const Target& target, const std::vector<Row>& rows, const TensorView& slot_ids,
-                 const StepOptions& options, StepResult* result) const;
+  void run_layer(bool decode, int64_t layer, const Target& target, const std::vector<Row>& rows,
+                 const TensorView& slot_ids, const StepOptions& options, StepResult* result) const;
   Buffer gather(const Buffer& table, int64_t layer, const std::vector<Row>& rows) const;
   Window window(const TensorView& packed, const TensorView& a, const TensorView& b) const;
 
@@ -99,13 +99,14 @@ class Plain {
   Plain& operator=(const Plain&) = delete;
 
   struct State {
-    std::vector<Bytes> state, conv;     ///< per layer, packed
+    std::vector<Bytes> state, conv;         ///< per layer, packed
     std::vector<std::vector<int>> history;  ///< tokens, in the groups that were rounded together
     bool operator==(const State&) const = default;
   };
 
   State zero() const;
-  /// Tokens one at a time; or as one group where a 16-bit state is rounded per commit. Returns outputs per layer [n,HV,V].
+  /// Tokens one at a time; or as one group where a 16-bit state is rounded per commit. Returns outputs per layer
+  /// [n,HV,V].
   std::vector<Bytes> decode(State* s, const std::vector<int>& tokens, std::string_view impl) const;
   /// The same history from zero.
   State replay(const State& s, std::string_view impl) const;

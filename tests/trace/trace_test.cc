@@ -32,7 +32,8 @@ constexpr Precision kPrecisions[] = {
 struct Shape {
   int64_t H, HV, K, V, rows, conv_width;
 };
-constexpr Shape kShapes[] = {{1, 1, 8, 8, 5, 4}, {1, 2, 12, 5, 3, 2}, {2, 6, 16, 20, 8, 3}, {1, 3, 9, 17, 4, 4}, {2, 2, 20, 8, 6, 3}};
+constexpr Shape kShapes[] = {
+    {1, 1, 8, 8, 5, 4}, {1, 2, 12, 5, 3, 2}, {2, 6, 16, 20, 8, 3}, {1, 3, 9, 17, 4, 4}, {2, 2, 20, 8, 6, 3}};
 
 using Param = std::tuple<std::string, size_t, size_t>;
 
@@ -72,11 +73,33 @@ TEST_P(Trace, EqualsPlainDecoding) {
     ASSERT_FALSE(HasFailure()) << "seed " << seed << ", step " << step;
   }
   // A trace that skipped a kind of act proves nothing about it.
-  for (const char* kind :
-       {"verify", "decode", "commit", "acquire", "release", "reset", "copy", "materialise", "materialise refused", "export",
-        "import", "misuse", "replay", "tracked", "accept 0", "window replaced", "refused call", "done", "null_row",
-        "slot_out_of_range", "duplicate_slot", "accept_out_of_range", "no_pending_window", "stale_generation",
-        "window_too_long", "track_out_of_range", "slot_not_acquired"}) {
+  for (const char* kind : {"verify",
+                           "decode",
+                           "commit",
+                           "acquire",
+                           "release",
+                           "reset",
+                           "copy",
+                           "materialise",
+                           "materialise refused",
+                           "export",
+                           "import",
+                           "misuse",
+                           "replay",
+                           "tracked",
+                           "accept 0",
+                           "window replaced",
+                           "refused call",
+                           "done",
+                           "null_row",
+                           "slot_out_of_range",
+                           "duplicate_slot",
+                           "accept_out_of_range",
+                           "no_pending_window",
+                           "stale_generation",
+                           "window_too_long",
+                           "track_out_of_range",
+                           "slot_not_acquired"}) {
     EXPECT_TRUE(tracer.counts().contains(kind)) << kind << " never happened";
   }
 }

@@ -30,8 +30,8 @@ Tracer::Tracer(const RigConfig& config, std::string impl, uint64_t seed)
 
 void Tracer::step(int number) {
   const std::pair<int, void (Tracer::*)()> acts[] = {
-      {30, &Tracer::verify}, {28, &Tracer::commit},      {8, &Tracer::decode},     {7, &Tracer::acquire},
-      {4, &Tracer::release}, {2, &Tracer::reset},        {6, &Tracer::copy},       {5, &Tracer::materialise},
+      {30, &Tracer::verify},    {28, &Tracer::commit},    {8, &Tracer::decode}, {7, &Tracer::acquire},
+      {4, &Tracer::release},    {2, &Tracer::reset},      {6, &Tracer::copy},   {5, &Tracer::materialise},
       {4, &Tracer::export_one}, {4, &Tracer::import_one}, {2, &Tracer::misuse}};
   int roll = below(100);
   for (const auto& [weight, act] : acts) {
@@ -72,9 +72,7 @@ std::pair<Row, RowStatus> Tracer::hostile_row(int64_t n_tokens, bool may_be_long
   Row row;
   row.tokens.assign(static_cast<size_t>(n_tokens), Row::kNaN);
   switch (below(5)) {
-    case 0:
-      row.slot = chance(50) ? slots : INT_MAX;
-      return {row, RowStatus::slot_out_of_range};
+    case 0: row.slot = chance(50) ? slots : INT_MAX; return {row, RowStatus::slot_out_of_range};
     case 1:
       if (free_slot() >= 0) {
         row.slot = free_slot();
@@ -88,8 +86,7 @@ std::pair<Row, RowStatus> Tracer::hostile_row(int64_t n_tokens, bool may_be_long
         return {row, RowStatus::window_too_long};
       }
       break;
-    default:
-      break;
+    default: break;
   }
   row.slot = chance(50) ? -1 : INT_MIN;
   return {row, RowStatus::null_row};
@@ -126,7 +123,8 @@ void Tracer::run_window(bool decode) {
     if (want[r] == RowStatus::done && uses[rows[r].slot] > 1) want[r] = RowStatus::duplicate_slot;
     any_refused |= refused(want[r]);
   }
-  StepOptions options{.impl = impl_, .dense = dense && !rows.empty(), .with_status = chance(80), .layers = layer_order()};
+  StepOptions options{
+      .impl = impl_, .dense = dense && !rows.empty(), .with_status = chance(80), .layers = layer_order()};
   const StepResult result =
       decode ? rig_.decode(target_of(*pool_), rows, options) : rig_.verify(target_of(*pool_), rows, options);
   EXPECT_EQ(result.trouble, "");
@@ -142,7 +140,8 @@ void Tracer::run_window(bool decode) {
   for (size_t r = 0; r < rows.size(); ++r) {
     counts_[to_string(want[r])]++;
     if (want[r] != RowStatus::done) {
-      for (int64_t layer = 0; layer < rig_.layers(); ++layer) EXPECT_TRUE(all_zero(result.row(layer, r))) << "row " << r;
+      for (int64_t layer = 0; layer < rig_.layers(); ++layer)
+        EXPECT_TRUE(all_zero(result.row(layer, r))) << "row " << r;
       continue;
     }
     Tenant& t = *find(rows[r].slot);
@@ -281,7 +280,8 @@ void Tracer::misuse() {
 
 void Tracer::poison_slot(int32_t id) {
   const Ring ring = pool_->ring();
-  for (const TensorView& v : {pool_->state(), ring.k, ring.v, ring.g, ring.beta, pool_->conv_state(), pool_->conv_ring()}) {
+  for (const TensorView& v :
+       {pool_->state(), ring.k, ring.v, ring.g, ring.beta, pool_->conv_state(), pool_->conv_ring()}) {
     for (int64_t layer = 0; !v.empty() && layer < v.shape[0]; ++layer) fill_poison(slice(v.at(layer), id, 1));
   }
   poisoned_.insert(id);

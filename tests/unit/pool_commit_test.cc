@@ -43,7 +43,8 @@ class CommitTest : public ::testing::Test {
   }
   std::vector<Bytes> dump() const {
     std::vector<Bytes> all;
-    for (const TensorView& v : {pool->state(), pool->conv_state(), pool->pending(), pool->conv_pending()}) all.push_back(pack(v));
+    for (const TensorView& v : {pool->state(), pool->conv_state(), pool->pending(), pool->conv_pending()})
+      all.push_back(pack(v));
     return all;
   }
 
@@ -61,9 +62,9 @@ TEST_F(CommitTest, NamesTheArgumentThatIsWrong) {
   const int32_t three[3] = {0, 0, 0};
   const TensorView longer(three, DType::i32, {3}), floats(three, DType::f32, {2});
   const std::pair<TensorView CommitArgs::*, const char*> members[] = {
-      {&CommitArgs::slot_ids, "slot_ids"},       {&CommitArgs::generations, "generations"},
+      {&CommitArgs::slot_ids, "slot_ids"},         {&CommitArgs::generations, "generations"},
       {&CommitArgs::num_accepted, "num_accepted"}, {&CommitArgs::track_slots, "track_slots"},
-      {&CommitArgs::track_steps, "track_steps"}, {&CommitArgs::row_status, "row_status"}};
+      {&CommitArgs::track_steps, "track_steps"},   {&CommitArgs::row_status, "row_status"}};
   for (const auto& [member, name] : members) {
     for (const TensorView& bad : {longer, floats}) {
       CommitArgs a = args();
