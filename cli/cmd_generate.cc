@@ -23,16 +23,16 @@ using nlohmann::json;
 constexpr const char* kFooter = R"(Examples:
   ringfold generate models/hybrid-byte --prompt "In the beginning"
   ringfold generate models/hybrid-byte --bundled-prompts --json
-  ringfold generate models/hybrid-byte --draft-model models/hybrid-byte-draft --drafter combined --prompt "And it came to pass"
+  ringfold generate models/hybrid-byte --draft-model models/hybrid-byte-draft --drafter combined --prompt "And he said"
   ringfold generate models/hybrid-byte --prompt "The LORD" --temperature 0.8 --top-p 0.9 --seed 7 --stop $'\n\n'
 
 Reads Hugging Face checkpoints of the Qwen3.5 text family (config.json, model.safetensors or a sharded index).
 Text goes in and out of byte-level models (256 tokens); for other vocabularies there is no tokenizer: give and get
 token ids with --ids.
 
-Drafts change the speed, never the text: a draft is kept only if it is the token that plain decoding would have chosen, the
-random number of its position included. With --check (the default) the text is generated again without drafts and once more
-with every draft wrong, and all three are compared, byte for byte, together with the states that they end in.
+Drafts change the speed, never the text: a draft is kept only if it is the token that plain decoding would have chosen,
+the random number of its position included. With --check (the default) the text is generated again without drafts and once
+more with every draft wrong, and all three are compared, byte for byte, together with the states that they end in.
 
 Exit codes: 0 done, 1 a text or state differs from plain decoding, 2 bad usage, missing or malformed model.)";
 
