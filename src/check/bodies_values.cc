@@ -3,6 +3,7 @@
 #include <limits>
 
 #include "check/bodies.h"
+#include "check/conv_world.h"
 
 namespace ringfold::check {
 namespace {
@@ -61,6 +62,29 @@ void rejected_rows(Judge& judge, const Config& config, std::string_view impl, fl
   clean.fold(judge, expected, clean.slots, ones);
   clean.fold(judge, store, clean.slots, ones);
   judge.same(store.state(), expected.state(), "states after a window over stale ring rows of NaN or Inf");
+}
+
+/// The same for the short conv.
+void rejected_conv_rows(Judge& judge, const Config& config, std::string_view impl) {
+  if (config.window < 2) return;
+  const ConvWorld clean(config, impl), dirty(config, impl);
+  const ConvWorld::Memory expected = clean.make_memory(), memory = dirty.make_memory();
+  std::vector<int32_t> kept;
+  for (size_t r = 0; r < clean.slots.size(); ++r) {
+    kept.push_back(static_cast<int32_t>(clean.lengths[r] / 2));
+    fill(slice(dirty.sequences[r].view(), kept[r], config.window - kept[r]), [] { return kNaN; });
+  }
+  ConvWorld::Call good = clean.call(expected, clean.rows()), call = dirty.call(memory, dirty.rows());
+  clean.verify(judge, expected, good);
+  dirty.verify(judge, memory, call);
+  for (size_t r = 0; r < kept.size(); ++r) {
+    const auto row = static_cast<int64_t>(r);
+    judge.same(slice(call.out_row(row, clean.lengths[r]), 0, kept[r]),
+               slice(good.out_row(row, clean.lengths[r]), 0, kept[r]), "conv outputs before a token of NaN");
+  }
+  clean.commit(judge, expected, clean.slots, kept);
+  dirty.commit(judge, memory, dirty.slots, kept);
+  judge.same(memory.state, expected.state, "conv windows after rejecting tokens of NaN");
 }
 
 /// Unused slots, ring rows and gaps hold zeros in one world and NaN in the other.
@@ -164,6 +188,7 @@ void nan_stays_out(Judge& judge, const Config& config, std::string_view impl) {
   unused_memory(judge, World(config, impl));
   rejected_rows(judge, config, impl, kNaN);
   rejected_rows(judge, config, impl, kInf);
+  rejected_conv_rows(judge, config, impl);
   one_bad_row(judge, config, impl);
 }
 
