@@ -30,6 +30,9 @@ Reads Hugging Face checkpoints of the Qwen3.5 text family (config.json, model.sa
 Text goes in and out of byte-level models (256 tokens); for other vocabularies there is no tokenizer: give and get
 token ids with --ids.
 
+Drafts come from a smaller model (--draft-model, or a directory of the model's name with -draft added, where there is one),
+from the text so far (lookup), or from the text where it repeats itself and else from the model (combined).
+
 Drafts change the speed, never the text: a draft is kept only if it is the token that plain decoding would have chosen,
 the random number of its position included. With --check (the default) the text is generated again without drafts and once
 more with every draft wrong, and all three are compared, byte for byte, together with the states that they end in.
@@ -42,7 +45,7 @@ struct Options {
   std::vector<int32_t> ids;
   bool bundled = false, check = true, json = false;
   int64_t max_tokens = 256;
-  int64_t drafts = 4;
+  int64_t drafts = 6;
   int64_t rounds = 3;
   int threads = 0;
   SamplerOptions sampler;
@@ -70,6 +73,11 @@ std::vector<int32_t> tokens_of(const std::string& text) {
   std::vector<int32_t> tokens;
   for (const char c : text) tokens.push_back(static_cast<unsigned char>(c));
   return tokens;
+}
+
+std::string without_slash(std::string path) {
+  while (path.size() > 1 && path.back() == '/') path.pop_back();
+  return path;
 }
 
 /// What a terminal can show of one byte.
@@ -107,6 +115,7 @@ class Job {
   void load();
   std::vector<std::vector<int32_t>> prompts() const;
   std::unique_ptr<Drafter> make_drafter();
+  bool is_eos(int32_t token) const;
   Generation generate(Drafter* drafter, const std::vector<int32_t>& prompt, const std::function<void(int32_t)>& on_token = {});
   void one(const std::vector<int32_t>& prompt);
   void report() const;
@@ -120,21 +129,25 @@ class Job {
 };
 
 std::unique_ptr<Drafter> Job::make_drafter() {
-  drafter_name_ = !o_.drafter.empty() ? o_.drafter : o_.draft_model.empty() ? "lookup" : "combined";
+  std::string draft_model = o_.draft_model;
+  if (std::string beside = without_slash(o_.model) + "-draft"; draft_model.empty() && std::filesystem::is_directory(beside)) {
+    draft_model = std::move(beside);
+  }
+  drafter_name_ = !o_.drafter.empty() ? o_.drafter : draft_model.empty() ? "lookup" : "combined";
   if (o_.drafts == 0) drafter_name_ = "none";
   if (drafter_name_ == "none") return nullptr;
   auto lookup = std::make_unique<LookupDrafter>(kMinNgram, kMaxNgram);
   if (drafter_name_ == "lookup") return lookup;
-  if (o_.draft_model.empty()) throw CommandError(fmt::format("--drafter {}: expected --draft-model DIR, found none", drafter_name_));
+  if (draft_model.empty()) throw CommandError(fmt::format("--drafter {}: expected --draft-model DIR, found none", drafter_name_));
   EngineOptions options;
   options.max_sequences = 2;
   options.max_window = 1;
   options.impl = o_.impl;
   options.threads = 1;  // a draft model is too small for more
   std::unique_ptr<Engine> engine;
-  require(Engine::load(o_.draft_model, options, &engine), "");
+  require(Engine::load(draft_model, options, &engine), "");
   if (engine->config().vocab_size != engine_->config().vocab_size) {
-    throw CommandError(fmt::format("{}: vocab_size: expected {} as the main model has, found {}", o_.draft_model,
+    throw CommandError(fmt::format("{}: vocab_size: expected {} as the main model has, found {}", draft_model,
                                    engine_->config().vocab_size, engine->config().vocab_size));
   }
   auto model = std::make_unique<ModelDrafter>(std::move(engine), o_.sampler, kLeastProbability);
@@ -184,6 +197,11 @@ Generation Job::generate(Drafter* drafter, const std::vector<int32_t>& prompt, c
   return g;
 }
 
+bool Job::is_eos(int32_t token) const {
+  const auto& ids = engine_->config().eos_token_ids;
+  return std::find(ids.begin(), ids.end(), token) != ids.end();
+}
+
 void Job::one(const std::vector<int32_t>& prompt) {
   const bool text = engine_->config().byte_level() && o_.ids.empty();
   std::function<void(int32_t)> show;
@@ -194,13 +212,10 @@ void Job::one(const std::vector<int32_t>& prompt) {
     };
     for (const int32_t token : prompt) show(token);
   }
-  const auto eos = [&](int32_t token) {
-    const auto& ids = engine_->config().eos_token_ids;
-    return std::find(ids.begin(), ids.end(), token) != ids.end();
+  const auto show_token = [&](int32_t token) {
+    if (!is_eos(token)) show(token);
   };
-  const Generation shown = generate(drafter_.get(), prompt, !show ? show : [&](int32_t token) {
-    if (!eos(token)) show(token);
-  });
+  const Generation shown = generate(drafter_.get(), prompt, show ? std::function<void(int32_t)>(show_token) : nullptr);
   if (show) fmt::print("\n\n");
 
   std::vector<double> with, without;
@@ -225,7 +240,7 @@ void Job::one(const std::vector<int32_t>& prompt) {
   totals_.baseline_seconds += median(without);
   std::string out;
   for (const int32_t token : shown.generated()) {
-    if (text && !eos(token)) out.push_back(static_cast<char>(token));
+    if (text && !is_eos(token)) out.push_back(static_cast<char>(token));
   }
   totals_.texts.push_back(out);
   totals_.token_lists.push_back(std::vector<int32_t>(shown.generated().begin(), shown.generated().end()));
@@ -289,9 +304,9 @@ void add_generate(CLI::App& app, int* exit_code) {
   cmd->add_option("--drafts", o.drafts, "Most drafts per step; 0: plain decoding")
       ->capture_default_str()
       ->check(CLI::Range(int64_t{0}, int64_t{kMaxWindow - 1}));
-  cmd->add_option("--drafter", o.drafter, "lookup, model, combined or none [lookup; combined with --draft-model]")
+  cmd->add_option("--drafter", o.drafter, "lookup, model, combined or none [combined with a draft model, else lookup]")
       ->check(CLI::IsMember({"lookup", "model", "combined", "none"}));
-  cmd->add_option("--draft-model", o.draft_model, "Directory of a smaller checkpoint with the same vocabulary");
+  cmd->add_option("--draft-model", o.draft_model, "Directory of a smaller checkpoint with the same vocabulary [MODEL-draft, if there is one]");
   cmd->add_option("--temperature", o.sampler.temperature, "0: greedy")->capture_default_str();
   cmd->add_option("--top-k", o.sampler.top_k, "Sample from the k most likely tokens; 0: all")->capture_default_str();
   cmd->add_option("--top-p", o.sampler.top_p, "Sample from the most likely tokens that reach this probability")

@@ -15,8 +15,8 @@ namespace ringfold::engine {
 /// Settings that were measured to pay on the bundled models.
 inline constexpr int64_t kMinNgram = 3;            ///< prompt lookup: shortest match that is believed
 inline constexpr int64_t kMaxNgram = 12;           ///< and the longest that is looked for
-inline constexpr int64_t kTrustedNgram = 8;        ///< combined drafter: match from which on lookup is preferred to the model
-inline constexpr float kLeastProbability = 0.4f;   ///< draft model: stops before a token that it is less sure of
+inline constexpr int64_t kTrustedNgram = 9;        ///< combined drafter: match from which on lookup is preferred to the model
+inline constexpr float kLeastProbability = 0.2f;   ///< draft model: stops before a token that it is less sure of
 
 class Drafter {
  public:

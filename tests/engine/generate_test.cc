@@ -135,7 +135,7 @@ TEST_F(GenerateTest, StopsInsideAWindowLeaveTextAndStateInAgreement) {
   run(&free_run, kTokens);
   const std::vector<int32_t> truth = free_run.tokens();
   const auto text = free_run.generated();
-  for (size_t at = 2; at < 40; at += 5) {
+  for (size_t at = 2; at < 40; at += 12) {
     for (const size_t length : {size_t{1}, size_t{3}}) {
       const std::vector<int32_t> stop(text.begin() + static_cast<int64_t>(at + 1 - length), text.begin() + static_cast<int64_t>(at + 1));
       options.stops = {{999}, stop};
