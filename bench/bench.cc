@@ -23,6 +23,8 @@ double median(std::vector<double>& v) {
 }
 
 constexpr size_t kLeastSamples = 15;
+// Enough bytes of state that a call's slots have left every cache before they come round again.
+constexpr int64_t kRotate = 256 << 20;
 
 Status measure(Rig& rig, std::string_view impl, const Plan& plan, const Options& options, Medians* medians) {
   std::vector<double> call, bytes, fma;
@@ -71,8 +73,8 @@ Status run(const Options& options, std::vector<Row>* rows) {
     row.threads = explanation.plan.threads;
     row.bytes = static_cast<double>(explanation.plan.bytes_read + explanation.plan.bytes_written);
     if (!options.list_only) {
-      Rig rig(c.desc);
-      if (status = rig.check(row.impl); !status.ok()) break;
+      if (status = check_case(c.desc, row.impl); !status.ok()) break;
+      Rig rig(c.desc, kRotate);
       Medians m;
       if (status = measure(rig, row.impl, explanation.plan, options, &m); !status.ok()) break;
       row.us = m.call;

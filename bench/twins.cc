@@ -41,7 +41,10 @@ uint32_t MovePiece(const Piece& piece, bool write, uint32_t mask) {
 float MultiplyAdd(int64_t vectors, float seed) {
   const hn::ScalableTag<float> d;
   const auto x = hn::Set(d, 0.999f), y = hn::Set(d, 1e-3f);
-  auto c0 = hn::Set(d, seed), c1 = c0, c2 = c0, c3 = c0, c4 = c0, c5 = c0, c6 = c0, c7 = c0, c8 = c0, c9 = c0;
+  // Different starts, or the compiler computes one chain for all.
+  const auto start = [&](int i) HWY_ATTR { return hn::Set(d, seed + static_cast<float>(i)); };
+  auto c0 = start(0), c1 = start(1), c2 = start(2), c3 = start(3), c4 = start(4);
+  auto c5 = start(5), c6 = start(6), c7 = start(7), c8 = start(8), c9 = start(9);
   for (int64_t i = 0; i < vectors; i += 10) {
     c0 = hn::MulAdd(c0, x, y);
     c1 = hn::MulAdd(c1, x, y);

@@ -168,8 +168,21 @@ template <class O>
 RF_FN typename O::F group_step(bool first, typename O::F a, typename O::F b, typename O::F chain) {
   return first ? O::mul(a, b) : O::fma(a, b, chain);
 }
+// The same tree for a number of groups known to the compiler, in registers: the part of it that ends in x[r] before level s = m/2.
+template <class O, int kGroups, int r, int m>
+RF_FN typename O::F subtree(const typename O::F* x, int stride) {
+  if constexpr (m >= kGroups) {
+    return x[r * stride];
+  } else if constexpr (r + m < kGroups) {
+    return O::add(subtree<O, kGroups, r, 2 * m>(x, stride), subtree<O, kGroups, r + m, 2 * m>(x, stride));
+  } else {
+    return subtree<O, kGroups, r, 2 * m>(x, stride);
+  }
+}
 template <class O>
 RF_FN typename O::F tree_sum(typename O::F* x, int groups, int stride) {
+  if (groups == 16) return subtree<O, 16, 0, 1>(x, stride);  // K = 128
+  if (groups == 8) return subtree<O, 8, 0, 1>(x, stride);    // K = 64
   int s = 1;
   while (s < groups) s *= 2;
   for (s /= 2; s >= 1; s /= 2) {

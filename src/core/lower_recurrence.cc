@@ -7,6 +7,7 @@
 
 #include "core/check_view.h"
 #include "core/lower.h"
+#include "core/parallel.h"
 #include "core/rows.h"
 
 namespace ringfold::detail {
@@ -59,7 +60,8 @@ void set_mixer(const Mixer& m, int64_t K, RecurrenceParams* p) {
   p->softplus_beta = m.softplus_beta;
   p->softplus_threshold = m.softplus_threshold;
   p->lower_bound = m.lower_bound.value_or(0);
-  // K^-0.5 as the correctly rounded float of the correctly rounded double: the same on every machine.
+  // K^-0.5 as the correctly rounded float of the correctly rounded double: the same on every machine and in every environment.
+  const FpGuard guard;
   p->scale = m.scale ? *m.scale : static_cast<float>(1.0 / std::sqrt(static_cast<double>(K)));
   p->A_log = static_cast<const float*>(m.A_log.data);
   p->dt_bias = static_cast<const float*>(m.dt_bias.data);

@@ -29,7 +29,7 @@ HWY_INLINE void LoadTaps(const ConvParams& p, int64_t c0, int n, float* to) {
   for (int i0 = 0; i0 < n; i0 += kLanes) {
     const float* at[kLanes];
     for (int i = 0; i < kLanes; ++i) at[i] = rows + HWY_MIN(i0 + i, n - 1) * p.width;
-    TransposeIn(at, p.width, to + i0, kConvChunk);
+    TransposeIn(at, 0, p.width, to + i0, kConvChunk);
   }
 }
 

@@ -109,17 +109,24 @@ HWY_INLINE Four Transpose4(const Four& r) {
           hn::BitCast(d, hn::InterleaveLower(dw, t2, t3)), hn::BitCast(d, hn::InterleaveUpper(dw, t2, t3))};
 }
 
-/// to[k*stride + i] = rows[i][k] for kLanes rows and k < n.
-HWY_INLINE void TransposeIn(const float* const* rows, int n, float* to, int stride) {
+/// Elements k .. k+3 of kLanes rows, lanes are rows.
+HWY_INLINE Four LoadFour(const float* const* rows, int k) {
   const Vector::D d;
-  int k = 0;
-  for (; k + 4 <= n; k += 4) {
-    const Four c = Transpose4({LoadBlocks(d, rows, k), LoadBlocks(d, rows + 1, k), LoadBlocks(d, rows + 2, k), LoadBlocks(d, rows + 3, k)});
-    hn::StoreU(c.v0, d, to + k * stride);
-    hn::StoreU(c.v1, d, to + (k + 1) * stride);
-    hn::StoreU(c.v2, d, to + (k + 2) * stride);
-    hn::StoreU(c.v3, d, to + (k + 3) * stride);
-  }
+  return Transpose4({LoadBlocks(d, rows, k), LoadBlocks(d, rows + 1, k), LoadBlocks(d, rows + 2, k), LoadBlocks(d, rows + 3, k)});
+}
+
+HWY_INLINE void StoreFour(const Four& c, float* to, int stride) {
+  const Vector::D d;
+  hn::StoreU(c.v0, d, to);
+  hn::StoreU(c.v1, d, to + stride);
+  hn::StoreU(c.v2, d, to + 2 * stride);
+  hn::StoreU(c.v3, d, to + 3 * stride);
+}
+
+/// to[k*stride + i] = rows[i][k] for kLanes rows and k0 <= k < n.
+HWY_INLINE void TransposeIn(const float* const* rows, int k0, int n, float* to, int stride) {
+  int k = k0;
+  for (; k + 4 <= n; k += 4) StoreFour(LoadFour(rows, k), to + k * stride, stride);
   for (; k < n; ++k) {
     for (int i = 0; i < kLanes; ++i) to[k * stride + i] = rows[i][k];
   }
@@ -150,24 +157,24 @@ struct StateRows {
   std::byte* row(int i) const { return data + i * stride * static_cast<int64_t>(size_of(type)); }
 };
 
-/// Working state of `width` rows (a multiple of kLanes): to[k*width + i] = row i at k. Rows from `count` on repeat the last one;
-/// their lanes are computed and thrown away.
-static HWY_NOINLINE HWY_MAYBE_UNUSED void LoadState(const StateRows& from, int count, int width, int K, float* to) {
-  alignas(64) float converted[kLanes * kMaxHeadDim];
+/// kLanes rows of the state as pointers to fp32, converted into `buffer` where they are 16 bits wide. Rows from `count` on repeat
+/// the last one; their lanes are computed and thrown away.
+struct FloatRows {
+  alignas(64) float buffer[kLanes * kMaxHeadDim];
   const float* rows[kLanes];
-  for (int i0 = 0; i0 < width; i0 += kLanes) {
+
+  HWY_INLINE void Load(const StateRows& from, int i0, int count, int K) {
     for (int i = 0; i < kLanes; ++i) {
       const std::byte* row = from.row(HWY_MIN(i0 + i, count - 1));
       if (from.type == DType::f32) {
         rows[i] = reinterpret_cast<const float*>(row);
       } else {
-        rows[i] = converted + i * kMaxHeadDim;
-        LoadRow(from.type, row, K, converted + i * kMaxHeadDim);
+        rows[i] = buffer + i * kMaxHeadDim;
+        LoadRow(from.type, row, K, buffer + i * kMaxHeadDim);
       }
     }
-    TransposeIn(rows, K, to + i0, width);
   }
-}
+};
 
 static HWY_NOINLINE HWY_MAYBE_UNUSED void StoreState(const float* from, int count, int width, int K, const StateRows& to) {
   alignas(64) float converted[kLanes * kMaxHeadDim];
@@ -196,8 +203,7 @@ HWY_INLINE float Dot(const float* a, const float* b, int n) {
     }
     Vector::F chain = hn::Zero(d);
     for (int k = 0; k < kGroup; k += 4) {
-      const Four x = Transpose4({LoadBlocks(d, ra, k), LoadBlocks(d, ra + 1, k), LoadBlocks(d, ra + 2, k), LoadBlocks(d, ra + 3, k)});
-      const Four y = Transpose4({LoadBlocks(d, rb, k), LoadBlocks(d, rb + 1, k), LoadBlocks(d, rb + 2, k), LoadBlocks(d, rb + 3, k)});
+      const Four x = LoadFour(ra, k), y = LoadFour(rb, k);
       chain = group_step<Vector>(k == 0, x.v0, y.v0, chain);
       chain = group_step<Vector>(false, x.v1, y.v1, chain);
       chain = group_step<Vector>(false, x.v2, y.v2, chain);

@@ -37,7 +37,9 @@ Plan plan(const Desc& desc) {
 
 template <int64_t kTarget>
 bool available() {
-  return (hwy::SupportedTargets() & kTarget) != 0;
+  // Asked once: it runs cpuid, which costs tens of microseconds on a virtual machine.
+  static const bool supported = (hwy::SupportedTargets() & kTarget) != 0 && recurrence_for(kTarget) != nullptr;
+  return supported;
 }
 
 template <int64_t kTarget>

@@ -12,11 +12,14 @@
 #include "core/parallel.h"
 #include "cpu/prepare-inl.h"
 #include "cpu/tiling.h"
-#include "hwy/cache_control.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace ringfold::cpu {
 namespace HWY_NAMESPACE {
+
+/// Vectors of rows in a wide block. Two give 8 independent chains with AVX2, whose registers hold no more (three and four were
+/// slower: docs/notes); narrower targets take 16 rows.
+constexpr int kWideVectors = kLanes >= 8 ? 2 : 16 / kLanes;
 
 /// What the working state is rounded to after each token.
 enum class Rounding { none, bf16, f16 };
@@ -28,63 +31,125 @@ HWY_INLINE Vector::F Rounded(Vector::F s) {
   return s;
 }
 
-/// Memory that will be read after the current block; a few lines are requested per group of k, so that the next block
-/// arrives while this one computes.
+/// How far ahead of the block in work its successors are requested.
+constexpr int64_t kAheadBytes = 16 << 10;
+
+/// Memory that will be read after the current block; a few lines are requested per pair of groups of k, so that it arrives in
+/// the second-level cache while this block computes (the first level is full of this one).
 struct Ahead {
   const std::byte* at = nullptr;
   int64_t lines = 0;  ///< left to request
-  int64_t per_group = 0;
+  int64_t per_request = 0;
 
   HWY_INLINE void Request() {
-    const int64_t n = HWY_MIN(lines, per_group);
-    for (int64_t i = 0; i < n; ++i) hwy::Prefetch(at + i * 64);
+    const int64_t n = HWY_MIN(lines, per_request);
+    for (int64_t i = 0; i < n; ++i) __builtin_prefetch(at + i * 64, 0, 2);
     at += n * 64;
     lines -= n;
   }
 };
 
-/// One pass over a block of kVectors vectors of rows. kUpdate: apply the token whose corrections are `u` (k, decay its
-/// vectors). kDots: then form p = S.kd, and where kOut w = S.qd, of the next token.
-template <int kVectors, bool kUpdate, bool kDots, bool kOut, Rounding kRounding>
+/// One pass over a block of kVectors vectors of rows: applies the token whose corrections are `u` (k, decay its vectors) and,
+/// with kDots, forms p = S.kd, and where kOut w = S.qd, of the next token.
+template <int kVectors, bool kDots, bool kOut, Rounding kRounding>
 HWY_INLINE void Pass(float* HWY_RESTRICT state, int K, const float* k, const float* decay, const Vector::F* u, const float* kd,
                      const float* qd, Vector::F* p, Vector::F* w, Ahead* ahead) {
   constexpr int kWidth = kVectors * kLanes;
   const Vector::D d;
   Vector::F sums_p[kMaxHeadDim / kGroup][kVectors], sums_w[kMaxHeadDim / kGroup][kVectors];
   Vector::F uu[kVectors];
-  for (int j = 0; kUpdate && j < kVectors; ++j) uu[j] = u[j];
-  int group = 0;
-  for (int k0 = 0; k0 < K; k0 += kGroup, ++group) {
-    ahead->Request();
-    Vector::F chain_p[kVectors], chain_w[kVectors];
-    const auto element = [&](int i, bool first) HWY_ATTR {
-      float* at = state + i * kWidth;
-      for (int j = 0; j < kVectors; ++j) {
-        Vector::F s = hn::Load(d, at + j * kLanes);
-        if constexpr (kUpdate) {
-          s = Rounded<kRounding>(updated<Vector>(s, hn::Set(d, decay[i]), uu[j], hn::Set(d, k[i])));
-          hn::Store(s, d, at + j * kLanes);
-        }
-        if constexpr (kDots) chain_p[j] = group_step<Vector>(first, s, hn::Set(d, kd[i]), chain_p[j]);
-        if constexpr (kDots && kOut) chain_w[j] = group_step<Vector>(first, s, hn::Set(d, qd[i]), chain_w[j]);
-      }
-    };
-    element(k0, true);
-    if (k0 + kGroup <= K) {
-      for (int i = 1; i < kGroup; ++i) element(k0 + i, false);
-    } else {
-      for (int i = k0 + 1; i < K; ++i) element(i, false);
+  for (int j = 0; j < kVectors; ++j) uu[j] = u[j];
+  // Element i of a group whose sums are sum_p, sum_w.
+  const auto element = [&](int i, bool first, Vector::F* sum_p, Vector::F* sum_w) HWY_ATTR {
+    float* at = state + i * kWidth;
+    // Broadcast before the loop: the stores to the state might, for all the compiler knows, change k, decay, kd and qd.
+    const Vector::F k_i = hn::Set(d, k[i]), decay_i = hn::Set(d, decay[i]);
+    const Vector::F kd_i = hn::Set(d, kDots ? kd[i] : 0.0f), qd_i = hn::Set(d, kDots && kOut ? qd[i] : 0.0f);
+    for (int j = 0; j < kVectors; ++j) {
+      const Vector::F s = Rounded<kRounding>(updated<Vector>(hn::Load(d, at + j * kLanes), decay_i, uu[j], k_i));
+      hn::Store(s, d, at + j * kLanes);
+      if constexpr (kDots) sum_p[j] = group_step<Vector>(first, s, kd_i, sum_p[j]);
+      if constexpr (kDots && kOut) sum_w[j] = group_step<Vector>(first, s, qd_i, sum_w[j]);
     }
+  };
+  const auto keep = [&](int group, const Vector::F* sum_p, const Vector::F* sum_w) HWY_ATTR {
     for (int j = 0; kDots && j < kVectors; ++j) {
-      sums_p[group][j] = chain_p[j];
-      if constexpr (kOut) sums_w[group][j] = chain_w[j];
+      sums_p[group][j] = sum_p[j];
+      if constexpr (kOut) sums_w[group][j] = sum_w[j];
     }
+  };
+  // Two groups at a time, in turns: a group alone is a chain of dependent operations that leaves the units idle.
+  int k0 = 0, group = 0;
+  for (; k0 + 2 * kGroup <= K; k0 += 2 * kGroup, group += 2) {
+    ahead->Request();
+    Vector::F p0[kVectors], w0[kVectors], p1[kVectors], w1[kVectors];
+    element(k0, true, p0, w0);
+    element(k0 + kGroup, true, p1, w1);
+    for (int i = 1; i < kGroup; ++i) {
+      element(k0 + i, false, p0, w0);
+      element(k0 + kGroup + i, false, p1, w1);
+    }
+    keep(group, p0, w0);
+    keep(group + 1, p1, w1);
+  }
+  for (; k0 < K; k0 += kGroup, ++group) {
+    Vector::F p0[kVectors], w0[kVectors];
+    element(k0, true, p0, w0);
+    for (int i = k0 + 1; i < HWY_MIN(K, k0 + kGroup); ++i) element(i, false, p0, w0);
+    keep(group, p0, w0);
   }
   if constexpr (kDots) {
     for (int j = 0; j < kVectors; ++j) {
       p[j] = tree_sum<Vector>(&sums_p[0][j], group, kVectors);
       if constexpr (kOut) w[j] = tree_sum<Vector>(&sums_w[0][j], group, kVectors);
     }
+  }
+}
+
+/// Loads the working state of a block, state[k*kWidth + i] = row i at k, and forms p = S.kd, and where kOut w = S.qd, of the
+/// first token on the way. Without tokens (kd null) it only loads.
+template <int kVectors, bool kOut>
+HWY_INLINE void LoadPass(const StateRows& from, int count, int K, float* HWY_RESTRICT state, const float* kd, const float* qd,
+                         Vector::F* p, Vector::F* w, Ahead* ahead) {
+  constexpr int kWidth = kVectors * kLanes;
+  FloatRows in;
+  for (int j = 0; j < kVectors; ++j) {
+    in.Load(from, j * kLanes, count, K);
+    float* to = state + j * kLanes;
+    if (kd == nullptr) {
+      TransposeIn(in.rows, 0, K, to, kWidth);
+      continue;
+    }
+    Vector::F sums_p[kMaxHeadDim / kGroup], sums_w[kMaxHeadDim / kGroup];
+    int k0 = 0, group = 0;
+    for (; k0 + kGroup <= K; k0 += kGroup, ++group) {
+      ahead->Request();
+      const Four a = LoadFour(in.rows, k0), b = LoadFour(in.rows, k0 + 4);
+      StoreFour(a, to + k0 * kWidth, kWidth);
+      StoreFour(b, to + (k0 + 4) * kWidth, kWidth);
+      const Vector::F s[kGroup] = {a.v0, a.v1, a.v2, a.v3, b.v0, b.v1, b.v2, b.v3};
+      Vector::F chain_p, chain_w;
+      for (int i = 0; i < kGroup; ++i) {
+        chain_p = group_step<Vector>(i == 0, s[i], Vector::set(kd[k0 + i]), chain_p);
+        if constexpr (kOut) chain_w = group_step<Vector>(i == 0, s[i], Vector::set(qd[k0 + i]), chain_w);
+      }
+      sums_p[group] = chain_p;
+      if constexpr (kOut) sums_w[group] = chain_w;
+    }
+    if (k0 < K) {
+      TransposeIn(in.rows, k0, K, to, kWidth);
+      Vector::F chain_p, chain_w;
+      for (int k = k0; k < K; ++k) {
+        const Vector::F s = hn::Load(Vector::D(), to + k * kWidth);
+        chain_p = group_step<Vector>(k == k0, s, Vector::set(kd[k]), chain_p);
+        if constexpr (kOut) chain_w = group_step<Vector>(k == k0, s, Vector::set(qd[k]), chain_w);
+      }
+      sums_p[group] = chain_p;
+      if constexpr (kOut) sums_w[group] = chain_w;
+      ++group;
+    }
+    p[j] = tree_sum<Vector>(sums_p, group, 1);
+    if constexpr (kOut) w[j] = tree_sum<Vector>(sums_w, group, 1);
   }
 }
 
@@ -99,55 +164,41 @@ struct Block {
 };
 
 template <int kVectors, bool kOut, Rounding kRounding>
-HWY_NOINLINE void RunBlock(const RecurrenceParams& p, const HeadTask& task, const Tokens& tokens, const Block& block, Ahead ahead) {
+HWY_NOINLINE void RunBlock(const RecurrenceParams& p, Tokens& tokens, const Block& block, Ahead ahead) {
   constexpr int kWidth = kVectors * kLanes;
   const Vector::D d;
   const auto v_size = static_cast<int64_t>(size_of(p.state.dtype));
-  const detail::Array& values = p.from_ring ? p.ring_v : p.v;
-  const int64_t source_row = p.from_ring ? task.slot : p.window_row(task.row);
-  const int64_t source_token = p.from_ring ? 0 : p.window_token(task.row);
   alignas(64) float state[kMaxHeadDim * kWidth];
-  alignas(64) float v[kWidth] = {}, o[kWidth];
   Vector::F u[kVectors], pp[kVectors], ww[kVectors];
   const auto keep = [&](const StateRows& to) HWY_ATTR { StoreState(state, block.count, kWidth, p.K, to); };
 
-  LoadState(block.from, block.count, kWidth, p.K, state);
-  if (block.tokens == 0 && block.to.data) keep(block.to);
+  const bool any = block.tokens > 0;
+  LoadPass<kVectors, kOut>(block.from, block.count, p.K, state, any ? tokens.kd(0) : nullptr, tokens.qd(0), pp, ww, &ahead);
+  if (!any && block.to.data) keep(block.to);
   for (int64_t t = 0; t < block.tokens; ++t) {
-    if (t == 0) {
-      Pass<kVectors, false, true, kOut, kRounding>(state, p.K, nullptr, nullptr, nullptr, tokens.kd[0], tokens.qd[0], pp, ww, &ahead);
-    } else {
-      Pass<kVectors, true, true, kOut, kRounding>(state, p.K, tokens.k[t - 1], tokens.decay[t - 1], u, tokens.kd[t], tokens.qd[t], pp,
-                                                  ww, &ahead);
+    if (t > 0) {
+      Pass<kVectors, true, kOut, kRounding>(state, p.K, tokens.k(t - 1), tokens.decay(t - 1), u, tokens.kd(t), tokens.qd(t), pp, ww,
+                                            &ahead);
       if (t - 1 == block.track_step) keep(block.track);
       if (block.snapshots) {
         keep({block.snapshots + (t - 1) * block.snapshot_token_stride * v_size, p.state.dtype, block.snapshot_v_stride});
       }
     }
-    const std::byte* raw_v = values.at(task.layer, source_row, source_token + t, task.hv) + block.v0 * size_of(values.dtype);
-    LoadRow(values.dtype, raw_v, block.count, v);
-    if (!p.from_ring && p.ring_v) {
-      std::memcpy(p.ring_v.at(0, task.slot, t, task.hv) + block.v0 * size_of(p.v.dtype), raw_v, block.count * size_of(p.v.dtype));
-    }
+    float* v = tokens.v(t) + block.v0;
     for (int j = 0; j < kVectors; ++j) {
-      u[j] = correction<Vector>(hn::Set(d, tokens.beta[t]), hn::Load(d, v + j * kLanes), pp[j]);
-      if constexpr (kOut) hn::Store(output<Vector>(u[j], hn::Set(d, tokens.kq[t]), ww[j]), d, o + j * kLanes);
-    }
-    if constexpr (kOut) {
-      StoreRow(p.out.dtype, o, block.count,
-               p.out.at(0, p.window_row(task.row), p.window_token(task.row) + t, task.hv) + block.v0 * size_of(p.out.dtype));
+      u[j] = correction<Vector>(hn::Set(d, tokens.beta[t]), hn::LoadU(d, v + j * kLanes), pp[j]);
+      if constexpr (kOut) hn::StoreU(output<Vector>(u[j], hn::Set(d, tokens.kq[t]), ww[j]), d, v + j * kLanes);
     }
   }
-  if (block.tokens == 0 || !(block.to.data || block.snapshots)) return;
+  if (!any || !(block.to.data || block.snapshots)) return;
   const int64_t last = block.tokens - 1;
-  Pass<kVectors, true, false, false, kRounding>(state, p.K, tokens.k[last], tokens.decay[last], u, nullptr, nullptr, nullptr, nullptr,
-                                                &ahead);
+  Pass<kVectors, false, false, kRounding>(state, p.K, tokens.k(last), tokens.decay(last), u, nullptr, nullptr, nullptr, nullptr, &ahead);
   if (last == block.track_step) keep(block.track);
   if (block.snapshots) keep({block.snapshots + last * block.snapshot_token_stride * v_size, p.state.dtype, block.snapshot_v_stride});
   if (block.to.data) keep(block.to);
 }
 
-using RunBlockFn = void (*)(const RecurrenceParams&, const HeadTask&, const Tokens&, const Block&, Ahead);
+using RunBlockFn = void (*)(const RecurrenceParams&, Tokens&, const Block&, Ahead);
 
 template <int kVectors, Rounding kRounding>
 HWY_INLINE RunBlockFn ChooseOut(bool out) {
@@ -162,20 +213,23 @@ HWY_INLINE RunBlockFn ChooseBlock(const RecurrenceParams& p) {
   return ChooseOut<kVectors, Rounding::none>(out);
 }
 
-/// Rows v0 .. v1-1 of one head of one row of the batch.
-static HWY_NOINLINE HWY_MAYBE_UNUSED void RunHead(const RecurrenceParams& p, const HeadTask& task, int v0, int v1, Tokens* tokens, const std::byte* next) {
+/// One task: rows v0 .. v1-1 of one head of one row of the batch.
+static HWY_NOINLINE HWY_MAYBE_UNUSED void RunHead(const RecurrenceParams& p, const HeadTask& task, Tokens* tokens,
+                                                  const std::byte* next_slot) {
   const int64_t count = p.tokens(task.row);
   const auto size = static_cast<int64_t>(size_of(p.state.dtype));
-  for (int64_t t = 0; t < count; ++t) PrepareToken(p, task, t, tokens);
+  const bool key = tokens->TakeKey(task.layer, task.row, task.h);
+  PrepareScalars(p, task, count, tokens);
+  for (int64_t t = 0; t < count; ++t) PrepareToken(p, task, key, t, tokens);
   const auto rows_at = [&](int64_t slot, int v) {
     return StateRows{p.state.at(task.layer, slot, 0, task.hv) + v * p.state_v_stride * size, p.state.dtype, p.state_v_stride};
   };
   const int64_t dst = p.dst_slot_ids ? p.dst_slot_ids[task.row] : task.slot;
   const bool track = p.track_slots && p.track_slots[task.row] >= 0 && p.track_steps[task.row] >= 0;
-  const RunBlockFn wide = ChooseBlock<kWideRows / kLanes>(p), narrow = ChooseBlock<1>(p);
-  for (int v = v0; v < v1;) {
-    const bool is_wide = v1 - v >= kWideRows;
-    const int n = HWY_MIN(v1 - v, is_wide ? kWideRows : kLanes);
+  const RunBlockFn wide = ChooseBlock<kWideVectors>(p), narrow = ChooseBlock<1>(p);
+  for (int v = task.v0; v < task.v1;) {
+    const bool is_wide = task.v1 - v >= kWideVectors * kLanes;
+    const int n = HWY_MIN(task.v1 - v, is_wide ? kWideVectors * kLanes : kLanes);
     Block block = {v, n, count, track ? p.track_steps[task.row] : -1, rows_at(task.slot, v), {}, {}, nullptr, 0, 0};
     if (p.write_state) block.to = rows_at(dst, v);
     if (track) block.track = rows_at(p.track_slots[task.row], v);
@@ -184,16 +238,25 @@ static HWY_NOINLINE HWY_MAYBE_UNUSED void RunHead(const RecurrenceParams& p, con
       block.snapshot_token_stride = p.snapshots.token_stride;
       block.snapshot_v_stride = p.snapshot_v_stride;
     }
-    // The next block of this head follows in memory where rows are packed; at the end, the next head's first.
+    // Blocks and heads follow one another in memory where the pool is packed; behind the last head comes the next row's slot.
     Ahead ahead;
-    ahead.at = v + n < v1 ? rows_at(task.slot, v + n).data : next;
-    if (ahead.at) {
+    const int64_t slot_bytes = p.HV * p.state.head_stride * size;
+    const int64_t at = (task.hv * p.state.head_stride + v * p.state_v_stride) * size + kAheadBytes;
+    const std::byte* base = at < slot_bytes ? p.state.at(task.layer, task.slot, 0, 0) : next_slot;
+    if (base) {
+      ahead.at = base + (at < slot_bytes ? at : at - slot_bytes);
       ahead.lines = (n * p.state_v_stride * size + 63) / 64;
-      const int64_t passes = count + (p.write_state ? 1 : 0);
-      ahead.per_group = ahead.lines / HWY_MAX(1, passes * ((p.K + kGroup - 1) / kGroup)) + 1;
+      // Loading asks once a group and vector, every other pass once for two groups.
+      const int64_t requests = p.K / kGroup * (is_wide ? kWideVectors : 1) + (count - 1 + (p.write_state ? 1 : 0)) * (p.K / (2 * kGroup));
+      ahead.per_request = ahead.lines / HWY_MAX(1, requests) + 1;
     }
-    (is_wide ? wide : narrow)(p, task, *tokens, block, ahead);
+    (is_wide ? wide : narrow)(p, *tokens, block, ahead);
     v += n;
+  }
+  const auto out_size = static_cast<int64_t>(size_of(p.out.dtype));
+  for (int64_t t = 0; p.out && t < count; ++t) {
+    StoreRow(p.out.dtype, tokens->v(t) + task.v0, task.v1 - task.v0,
+             p.out.at(0, p.window_row(task.row), p.window_token(task.row) + t, task.hv) + task.v0 * out_size);
   }
 }
 
@@ -209,6 +272,7 @@ void Recurrence(const RecurrenceParams& p) {
   const auto first_row = [&](int64_t part) { return v_part_begin(p.V, p.v_parts, static_cast<int>(part)); };
   detail::parallel_chunks(tasks, chunk_size(tasks, detail::thread_count(p.threads)), p.threads, [&](int64_t begin, int64_t end) HWY_ATTR {
     Tokens tokens;
+    tokens.Reset(p.K, p.V);
     for (int64_t i = begin; i < end; ++i) {
       const int64_t part = i % parts, row = i / parts / p.HV % p.rows, layer = p.layer(i / parts / p.HV / p.rows);
       const int hv = static_cast<int>(i / parts % p.HV);
@@ -219,13 +283,9 @@ void Recurrence(const RecurrenceParams& p) {
       }
       const int64_t slot = p.slot_ids[row];
       if (p.tokens(row) == 0 && (!p.dst_slot_ids || p.dst_slot_ids[row] == slot)) continue;
-      // Within a row the next task's state is known; across rows the hardware finds its way.
-      const bool same_row = i + 1 < end && (i + 1) / parts / p.HV == i / parts / p.HV;
-      const std::byte* next =
-          same_row ? p.state.at(layer, slot, 0, (i + 1) / parts % p.HV) +
-                         first_row((i + 1) % parts) * p.state_v_stride * static_cast<int64_t>(size_of(p.state.dtype))
-                   : nullptr;
-      RunHead(p, {layer, row, slot, hv / (p.HV / p.H), hv, part == 0}, v0, v1, &tokens, next);
+      const int64_t next_row = row + 1 < p.rows && p.live(row + 1) ? p.slot_ids[row + 1] : -1;
+      const std::byte* next_slot = next_row >= 0 ? p.state.at(layer, next_row, 0, 0) : nullptr;
+      RunHead(p, {layer, row, slot, hv / (p.HV / p.H), hv, v0, v1}, &tokens, next_slot);
     }
   });
 }

@@ -5,7 +5,7 @@
 #define HWY_DISABLED_TARGETS (HWY_AVX3_DL | HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128 | HWY_RVV)
 // The least instruction set that is compiled. Every kernel is chosen at run time and carries its own target attributes, so the
 // library still loads on older machines, where the plain reference serves.
-#if defined(__x86_64__)
+#if defined(__x86_64__) && !defined(HWY_COMPILE_ONLY_STATIC)
 #define HWY_BASELINE_TARGETS HWY_SSSE3
 #endif
 #include "hwy/detect_targets.h"

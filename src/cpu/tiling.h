@@ -8,15 +8,13 @@
 
 namespace ringfold::cpu {
 
-/// Rows of V in a wide block: 32 rows x 128 k of fp32 are 16 KiB, half of a common L1.
-inline constexpr int kWideRows = 32;
-/// No part of V is smaller than this where V is cut between threads.
+/// V is cut between threads in multiples of this, which is a multiple of every instruction set's block of rows.
 inline constexpr int kLeastRows = 32;
 
-/// First row of part `i` of V: multiples of kWideRows, spread evenly.
+/// First row of part `i` of V, spread evenly.
 inline int v_part_begin(int V, int parts, int i) {
-  const int blocks = (V + kWideRows - 1) / kWideRows;
-  return std::min(V, blocks * i / parts * kWideRows);
+  const int blocks = (V + kLeastRows - 1) / kLeastRows;
+  return std::min(V, blocks * i / parts * kLeastRows);
 }
 
 /// Parts that V is cut into: as few as give every thread several tasks; preparing a token's vectors is repeated in each.
