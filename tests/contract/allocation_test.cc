@@ -25,7 +25,14 @@ int64_t allocations_of(Call call) {
   return after - before;
 }
 
-class Allocations : public ::testing::TestWithParam<std::string_view> {};
+class Allocations : public ::testing::TestWithParam<std::string_view> {
+ protected:
+  void SetUp() override {
+#ifndef RINGFOLD_OPENMP
+    set_num_threads(1);  // plain threads (for thread sanitizers) are made anew by every call
+#endif
+  }
+};
 
 TEST(Counter, Counts) {
   const int64_t before = allocations;
