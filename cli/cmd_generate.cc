@@ -116,7 +116,8 @@ class Job {
   std::vector<std::vector<int32_t>> prompts() const;
   std::unique_ptr<Drafter> make_drafter();
   bool is_eos(int32_t token) const;
-  Generation generate(Drafter* drafter, const std::vector<int32_t>& prompt, const std::function<void(int32_t)>& on_token = {});
+  Generation generate(Drafter* drafter, const std::vector<int32_t>& prompt,
+                      const std::function<void(int32_t)>& on_token = {});
   void one(const std::vector<int32_t>& prompt);
   void report() const;
 
@@ -130,7 +131,8 @@ class Job {
 
 std::unique_ptr<Drafter> Job::make_drafter() {
   std::string draft_model = o_.draft_model;
-  if (std::string beside = without_slash(o_.model) + "-draft"; draft_model.empty() && std::filesystem::is_directory(beside)) {
+  if (std::string beside = without_slash(o_.model) + "-draft";
+      draft_model.empty() && std::filesystem::is_directory(beside)) {
     draft_model = std::move(beside);
   }
   drafter_name_ = !o_.drafter.empty() ? o_.drafter : draft_model.empty() ? "lookup" : "combined";
@@ -138,7 +140,8 @@ std::unique_ptr<Drafter> Job::make_drafter() {
   if (drafter_name_ == "none") return nullptr;
   auto lookup = std::make_unique<LookupDrafter>(kMinNgram, kMaxNgram);
   if (drafter_name_ == "lookup") return lookup;
-  if (draft_model.empty()) throw CommandError(fmt::format("--drafter {}: expected --draft-model DIR, found none", drafter_name_));
+  if (draft_model.empty())
+    throw CommandError(fmt::format("--drafter {}: expected --draft-model DIR, found none", drafter_name_));
   EngineOptions options;
   options.max_sequences = 2;
   options.max_window = 1;
@@ -165,8 +168,15 @@ void Job::load() {
   require(Engine::load(o_.model, options, &engine_), "");
   const ModelConfig& config = engine_->config();
   if (!config.byte_level() && o_.ids.empty()) {
-    throw CommandError(fmt::format("{}: vocab_size: expected 256 (bytes) for text, found {}: there is no tokenizer, give token ids "
-                                   "with --ids", o_.model, config.vocab_size));
+    throw CommandError(
+        fmt::format("{}: vocab_size: expected 256 (bytes) for text, found {}: there is no tokenizer, give token ids "
+                    "with --ids",
+                    o_.model, config.vocab_size));
+  }
+  for (const int32_t id : o_.ids) {
+    if (id < 0 || id >= config.vocab_size) {
+      throw CommandError(fmt::format("--ids: expected token ids from 0 to {}, found {}", config.vocab_size - 1, id));
+    }
   }
   drafter_ = make_drafter();
   generation_.sampler = o_.sampler;
@@ -190,7 +200,8 @@ std::vector<std::vector<int32_t>> Job::prompts() const {
   return all;
 }
 
-Generation Job::generate(Drafter* drafter, const std::vector<int32_t>& prompt, const std::function<void(int32_t)>& on_token) {
+Generation Job::generate(Drafter* drafter, const std::vector<int32_t>& prompt,
+                         const std::function<void(int32_t)>& on_token) {
   Generation g(engine_.get(), drafter, generation_);
   require(g.start(prompt), "");
   require(g.run(o_.max_tokens, on_token), "");
@@ -257,9 +268,15 @@ void Job::report() const {
   if (o_.json) {
     std::string joined;
     for (const std::string& text : t.texts) joined += (joined.empty() ? "" : "\n\n") + text;
-    json line = {{"mean_accepted", mean}, {"tokens_per_s", rate(t.seconds)}, {"state_bytes_snapshot", snapshot},
-                 {"state_bytes_ring", ring}, {"tokens", t.tokens}, {"steps", t.steps}, {"drafts", o_.drafts},
-                 {"drafter", drafter_name_}, {"threads", o_.threads > 0 ? o_.threads : num_threads()}};
+    json line = {{"mean_accepted", mean},
+                 {"tokens_per_s", rate(t.seconds)},
+                 {"state_bytes_snapshot", snapshot},
+                 {"state_bytes_ring", ring},
+                 {"tokens", t.tokens},
+                 {"steps", t.steps},
+                 {"drafts", o_.drafts},
+                 {"drafter", drafter_name_},
+                 {"threads", o_.threads > 0 ? o_.threads : num_threads()}};
     line["identical"] = o_.check ? json(t.identical) : json();
     line["speedup"] = o_.check ? json(speedup) : json();
     line["baseline_tokens_per_s"] = o_.check ? json(rate(t.baseline_seconds)) : json();
@@ -273,14 +290,14 @@ void Job::report() const {
     return;
   }
   const auto kib = [](int64_t bytes) { return static_cast<double>(bytes) / 1024; };
-  fmt::print("tokens                      {} in {} steps, drafter {}, up to {} drafts\n", t.tokens, t.steps, drafter_name_,
-             drafter_ ? o_.drafts : 0);
+  fmt::print("tokens                      {} in {} steps, drafter {}, up to {} drafts\n", t.tokens, t.steps,
+             drafter_name_, drafter_ ? o_.drafts : 0);
   fmt::print("mean accepted per step      {:.2f}\n", mean);
   if (o_.check) fmt::print("tokens/s, plain             {:.0f}\n", rate(t.baseline_seconds));
   fmt::print("tokens/s, with drafts       {:.0f}\n", rate(t.seconds));
   if (o_.check) fmt::print("speed-up                    {:.2f}x\n", speedup);
-  fmt::print("state per request           {:.0f} KiB with a ring, {:.0f} KiB with a state per draft ({:.1f}x)\n", kib(ring),
-             kib(snapshot), static_cast<double>(snapshot) / static_cast<double>(std::max<int64_t>(1, ring)));
+  fmt::print("state per request           {:.0f} KiB with a ring, {:.0f} KiB with a state per draft ({:.1f}x)\n",
+             kib(ring), kib(snapshot), static_cast<double>(snapshot) / static_cast<double>(std::max<int64_t>(1, ring)));
   if (o_.check) fmt::print("identical to plain decoding {} (also with all drafts wrong)\n", t.identical ? "yes" : "NO");
 }
 
@@ -306,7 +323,8 @@ void add_generate(CLI::App& app, int* exit_code) {
       ->check(CLI::Range(int64_t{0}, int64_t{kMaxWindow - 1}));
   cmd->add_option("--drafter", o.drafter, "lookup, model, combined or none [combined with a draft model, else lookup]")
       ->check(CLI::IsMember({"lookup", "model", "combined", "none"}));
-  cmd->add_option("--draft-model", o.draft_model, "Directory of a smaller checkpoint with the same vocabulary [MODEL-draft, if there is one]");
+  cmd->add_option("--draft-model", o.draft_model,
+                  "Directory of a smaller checkpoint with the same vocabulary [MODEL-draft, if there is one]");
   cmd->add_option("--temperature", o.sampler.temperature, "0: greedy")->capture_default_str();
   cmd->add_option("--top-k", o.sampler.top_k, "Sample from the k most likely tokens; 0: all")->capture_default_str();
   cmd->add_option("--top-p", o.sampler.top_p, "Sample from the most likely tokens that reach this probability")

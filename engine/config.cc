@@ -50,14 +50,15 @@ class Reader {
   /// An optional key that must have this value where it is present.
   void only(const char* key, const Json& expected, const char* why) {
     if (!status_.ok() || !object_.contains(key) || object_[key].is_null() || object_[key] == expected) return;
-    status_ = {Code::unsupported,
-               fmt::format("{}: {}: expected {}, found {} ({})", file_, key, expected.dump(), brief(object_[key]), why)};
+    status_ = {Code::unsupported, fmt::format("{}: {}: expected {}, found {} ({})", file_, key, expected.dump(),
+                                              brief(object_[key]), why)};
   }
 
   void absent(const char* key, const char* why) {
     if (!status_.ok() || !object_.contains(key) || object_[key].is_null()) return;
     if (object_[key].is_number() && object_[key].get<double>() == 0) return;
-    status_ = {Code::unsupported, fmt::format("{}: {}: expected no such key, found {} ({})", file_, key, brief(object_[key]), why)};
+    status_ = {Code::unsupported,
+               fmt::format("{}: {}: expected no such key, found {} ({})", file_, key, brief(object_[key]), why)};
   }
 
   const Json* required(const char* key) {
@@ -69,7 +70,8 @@ class Reader {
 
   void fail(const char* key, const std::string& expected, const Json& found) {
     if (status_.ok()) {
-      status_ = {Code::invalid_argument, fmt::format("{}: {}: expected {}, found {}", file_, key, expected, brief(found))};
+      status_ = {Code::invalid_argument,
+                 fmt::format("{}: {}: expected {}, found {}", file_, key, expected, brief(found))};
     }
   }
 
@@ -83,7 +85,8 @@ Status read_json(const std::string& path, Json* json) {
   std::ifstream in(path);
   if (!in) return {Code::not_found, fmt::format("{}: cannot be opened", path)};
   *json = Json::parse(in, nullptr, false);
-  if (!json->is_object()) return {Code::invalid_argument, fmt::format("{}: expected a JSON object, found something else", path)};
+  if (!json->is_object())
+    return {Code::invalid_argument, fmt::format("{}: expected a JSON object, found something else", path)};
   return {};
 }
 
@@ -106,7 +109,8 @@ void read_layer_types(const Json& json, Reader& r, ModelConfig* c) {
   }
 }
 
-/// New checkpoints nest the rope settings in rope_parameters; older ones have them at the top, where the type is in rope_scaling.
+/// New checkpoints nest the rope settings in rope_parameters; older ones have them at the top, where the type is in
+/// rope_scaling.
 Status read_rope(const Json& json, const std::string& path, ModelConfig* c) {
   const bool nested = json.contains("rope_parameters") && json["rope_parameters"].is_object();
   const Json& rope = nested ? json["rope_parameters"] : json;
@@ -124,7 +128,8 @@ Status read_rope(const Json& json, const std::string& path, ModelConfig* c) {
   }
   c->rotary_dim = static_cast<int64_t>(static_cast<float>(c->head_dim) * factor);
   if (r.status().ok() && c->rotary_dim % 2 != 0) {
-    r.fail("partial_rotary_factor", fmt::format("an even number of rotated dimensions of head_dim = {}", c->head_dim), factor);
+    r.fail("partial_rotary_factor", fmt::format("an even number of rotated dimensions of head_dim = {}", c->head_dim),
+           factor);
   }
   return r.status();
 }
@@ -136,8 +141,9 @@ Status read_eos(const Json& json, const std::string& path, ModelConfig* c) {
   c->eos_token_ids.clear();
   for (const Json& id : ids) {
     if (!id.is_number_integer() || id.get<int64_t>() < 0 || id.get<int64_t>() >= c->vocab_size) {
-      return {Code::invalid_argument, fmt::format("{}: eos_token_id: expected token ids below vocab_size = {}, found {}", path,
-                                                  c->vocab_size, brief(value))};
+      return {Code::invalid_argument,
+              fmt::format("{}: eos_token_id: expected token ids below vocab_size = {}, found {}", path, c->vocab_size,
+                          brief(value))};
     }
     c->eos_token_ids.push_back(id.get<int32_t>());
   }

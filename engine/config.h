@@ -19,7 +19,7 @@ struct ModelConfig {
   int64_t num_attention_heads = 0;
   int64_t num_key_value_heads = 0;
   int64_t head_dim = 0;
-  int64_t rotary_dim = 0;            ///< head_dim * partial_rotary_factor, even
+  int64_t rotary_dim = 0;  ///< head_dim * partial_rotary_factor, even
   float rope_theta = 0;
   int64_t linear_num_key_heads = 0;
   int64_t linear_num_value_heads = 0;
@@ -41,9 +41,10 @@ struct ModelConfig {
   bool byte_level() const { return vocab_size == 256; }
 };
 
-/// Reads `dir`/config.json (and the stop tokens of generation_config.json, where there is one); a nested text_config is entered.
-/// Errors: not_found (no such directory or file); invalid_argument (the message names the key, what was expected, what was
-/// found); unsupported (a feature of the family that the engine does not have: mixture of experts, other rope types, biases).
+/// Reads `dir`/config.json (and the stop tokens of generation_config.json, where there is one); a nested text_config is
+/// entered. Errors: not_found (no such directory or file); invalid_argument (the message names the key, what was
+/// expected, what was found); unsupported (a feature of the family that the engine does not have: mixture of experts,
+/// other rope types, biases).
 Status read_config(const std::string& dir, ModelConfig* config);
 
 }  // namespace ringfold::engine

@@ -49,7 +49,8 @@ Status LookupDrafter::propose(std::span<const int32_t> tokens, int64_t most, std
     const auto found = table.find(hash);
     if (found == table.end()) break;  // no longer one either
     const int64_t at = found->second;
-    if (at < n || !std::equal(tokens.end() - n, tokens.end(), tokens.begin() + (at - n))) break;  // a collision of hashes
+    if (at < n || !std::equal(tokens.end() - n, tokens.end(), tokens.begin() + (at - n)))
+      break;  // a collision of hashes
     match_ = n;
     after = at;
   }

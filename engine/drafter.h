@@ -13,25 +13,26 @@
 namespace ringfold::engine {
 
 /// Settings that were measured to pay on the bundled models.
-inline constexpr int64_t kMinNgram = 3;            ///< prompt lookup: shortest match that is believed
-inline constexpr int64_t kMaxNgram = 12;           ///< and the longest that is looked for
-inline constexpr int64_t kTrustedNgram = 9;        ///< combined drafter: match from which on lookup is preferred to the model
-inline constexpr float kLeastProbability = 0.2f;   ///< draft model: stops before a token that it is less sure of
+inline constexpr int64_t kMinNgram = 3;      ///< prompt lookup: shortest match that is believed
+inline constexpr int64_t kMaxNgram = 12;     ///< and the longest that is looked for
+inline constexpr int64_t kTrustedNgram = 9;  ///< combined drafter: match from which on lookup is preferred to the model
+inline constexpr float kLeastProbability = 0.2f;  ///< draft model: stops before a token that it is less sure of
 
 class Drafter {
  public:
   virtual ~Drafter() = default;
   /// A new text follows.
   virtual void reset() = 0;
-  /// Appends up to `most` proposals for what follows `tokens` to `drafts` (empty on entry); none is a valid answer. Between two
-  /// resets, `tokens` only ever grows: drafts that were rejected are not in it.
+  /// Appends up to `most` proposals for what follows `tokens` to `drafts` (empty on entry); none is a valid answer.
+  /// Between two resets, `tokens` only ever grows: drafts that were rejected are not in it.
   virtual Status propose(std::span<const int32_t> tokens, int64_t most, std::vector<int32_t>* drafts) = 0;
 };
 
 /// Prompt lookup: finds the latest earlier place that ends as the text does now, and proposes what followed there.
 class LookupDrafter final : public Drafter {
  public:
-  /// The longest match of min_ngram to max_ngram tokens counts, at its latest place. An index finds it in max_ngram look-ups.
+  /// The longest match of min_ngram to max_ngram tokens counts, at its latest place. An index finds it in max_ngram
+  /// look-ups.
   LookupDrafter(int64_t min_ngram, int64_t max_ngram);
 
   void reset() override;
@@ -47,8 +48,8 @@ class LookupDrafter final : public Drafter {
   std::vector<std::unordered_map<uint64_t, int64_t>> tables_;
 };
 
-/// A smaller model of the same vocabulary. Its own sequence holds accepted tokens only; drafting goes on in a trial that is
-/// taken back, so there is nothing to repair after a rejection.
+/// A smaller model of the same vocabulary. Its own sequence holds accepted tokens only; drafting goes on in a trial
+/// that is taken back, so there is nothing to repair after a rejection.
 class ModelDrafter final : public Drafter {
  public:
   /// Drafting stops early before a token that the draft model itself gives less than `least_probability`.
@@ -83,7 +84,8 @@ class CombinedDrafter final : public Drafter {
   int64_t trusted_;
 };
 
-/// Proposes tokens that are certain to be rejected. For checks: decoding with it must equal plain decoding all the same.
+/// Proposes tokens that are certain to be rejected. For checks: decoding with it must equal plain decoding all the
+/// same.
 class WrongDrafter final : public Drafter {
  public:
   /// `truth` is the whole text that plain decoding gives, prompt included.

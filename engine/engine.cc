@@ -72,6 +72,10 @@ Status Engine::load(const std::string& dir, const EngineOptions& options, std::u
     e->inverse_frequency_.push_back(1.0f / std::pow(c.rope_theta, exponent));
   }
   if (Status s = e->create_pool(); !s.ok()) return s;
+  if (!options.impl.empty() && c.linear_layers() > 0) {  // refused here rather than at the first step
+    Explanation explanation;
+    if (Status s = explain(e->describe(options.max_window), options.impl, &explanation); !s.ok()) return s;
+  }
   *engine = std::move(e);
   return {};
 }
@@ -138,7 +142,8 @@ Status Engine::check(std::span<const StepRow> rows, Mode mode) const {
     if (count < 1 || count > longest) return bad(r, fmt::format("expected 1 to {} tokens, found {}", longest, count));
     if (sequence->on_trial_ && mode == Mode::verify) return bad(r, "expected no trial during verify, found one");
     if (sequence->length_ + count > max_context_) {
-      return bad(r, fmt::format("expected at most {} tokens of context, found {}", max_context_, sequence->length_ + count));
+      return bad(
+          r, fmt::format("expected at most {} tokens of context, found {}", max_context_, sequence->length_ + count));
     }
     for (const int32_t id : tokens) {
       if (id < 0 || id >= config_.vocab_size) {
@@ -146,7 +151,8 @@ Status Engine::check(std::span<const StepRow> rows, Mode mode) const {
       }
     }
     for (size_t other = 0; other < r; ++other) {
-      if (rows[other].sequence == sequence) return bad(r, fmt::format("expected another sequence than rows[{}]", other));
+      if (rows[other].sequence == sequence)
+        return bad(r, fmt::format("expected another sequence than rows[{}]", other));
     }
   }
   return {};
@@ -232,7 +238,8 @@ Status Engine::step(std::span<const StepRow> rows, Mode mode, Logits which, cons
   int64_t wanted = 0;
   for (size_t r = 0; r < rows.size(); ++r) {
     for (int64_t i = which == Logits::all ? cu_seqlens_[r] : cu_seqlens_[r + 1] - 1; i < cu_seqlens_[r + 1]; ++i) {
-      rms_norm(x_.data() + i * hidden, weights_.final_norm.data(), hidden, config_.rms_norm_eps, normed_.data() + wanted++ * hidden);
+      rms_norm(x_.data() + i * hidden, weights_.final_norm.data(), hidden, config_.rms_norm_eps,
+               normed_.data() + wanted++ * hidden);
     }
   }
   const Product product{weights_.head, logits_.data(), config_.vocab_size, false};
@@ -244,15 +251,16 @@ Status Engine::step(std::span<const StepRow> rows, Mode mode, Logits which, cons
 Status Engine::linear_mixer(const Batch& batch, const LayerWeights& w, int64_t index, Mode mode) {
   const ModelConfig& c = config_;
   const int64_t n = batch.tokens, B = static_cast<int64_t>(batch.rows.size());
-  const int64_t H = c.linear_num_key_heads, HV = c.linear_num_value_heads, K = c.linear_key_head_dim, V = c.linear_value_head_dim;
+  const int64_t H = c.linear_num_key_heads, HV = c.linear_num_value_heads, K = c.linear_key_head_dim,
+                V = c.linear_value_head_dim;
   const int64_t C = c.conv_channels(), width = C + c.value_dim() + 2 * HV;
   // One packed row per token: qkv, z, b, a. The library takes views of it.
   float* qkv = mixed_.data();
   float* z = qkv + C;
   float* b = z + c.value_dim();
   float* a = b + HV;
-  const Product projections[] = {{w.in_qkv, qkv, width, false}, {w.in_z, z, width, false}, {w.in_b, b, width, false},
-                                 {w.in_a, a, width, false}};
+  const Product projections[] = {
+      {w.in_qkv, qkv, width, false}, {w.in_z, z, width, false}, {w.in_b, b, width, false}, {w.in_a, a, width, false}};
   matmul(projections, normed_.data(), c.hidden_size, n);
 
   const TensorView slot_ids(slots_.data(), DType::i32, {B}), cu_seqlens(cu_seqlens_.data(), DType::i32, {B + 1});
@@ -361,21 +369,22 @@ void Engine::mlp(const Batch& batch, const LayerWeights& w) {
   const int64_t n = batch.tokens, inner = config_.intermediate_size, hidden = config_.hidden_size;
   float* gate = mlp_.data();
   float* up = gate + n * inner;
-  detail::parallel_chunks(inner, rows_per_task(inner), threads_for(2 * n * inner * hidden), [&](int64_t begin, int64_t end) {
-    matmul_rows(w.gate_proj, begin, end, normed_.data(), hidden, n, gate, inner, false);
-    matmul_rows(w.up_proj, begin, end, normed_.data(), hidden, n, up, inner, false);
-    for (int64_t t = 0; t < n; ++t) {
-      silu_mul(gate + t * inner + begin, up + t * inner + begin, end - begin, gate + t * inner + begin);
-    }
-  });
+  detail::parallel_chunks(
+      inner, rows_per_task(inner), threads_for(2 * n * inner * hidden), [&](int64_t begin, int64_t end) {
+        matmul_rows(w.gate_proj, begin, end, normed_.data(), hidden, n, gate, inner, false);
+        matmul_rows(w.up_proj, begin, end, normed_.data(), hidden, n, up, inner, false);
+        for (int64_t t = 0; t < n; ++t) {
+          silu_mul(gate + t * inner + begin, up + t * inner + begin, end - begin, gate + t * inner + begin);
+        }
+      });
   const Product down{w.down_proj, x_.data(), hidden, true};
   matmul({&down, 1}, gate, inner, n);
 }
 
 Status Engine::commit(std::span<Sequence* const> sequences, std::span<const int32_t> num_accepted) {
   if (sequences.size() != num_accepted.size()) {
-    return {Code::invalid_argument, fmt::format("num_accepted: expected one for each of {} sequences, found {}", sequences.size(),
-                                                num_accepted.size())};
+    return {Code::invalid_argument, fmt::format("num_accepted: expected one for each of {} sequences, found {}",
+                                                sequences.size(), num_accepted.size())};
   }
   for (size_t i = 0; i < sequences.size(); ++i) {
     if (sequences[i]->pending_ == 0 || num_accepted[i] < 0 || num_accepted[i] > sequences[i]->pending_) {

@@ -21,9 +21,9 @@ struct EngineOptions {
   std::string impl;           ///< forces ringfold's implementation by name; empty: the best
 };
 
-/// One request: a slot of the pool for the linear layers, and a KV cache with a length for the attention layers. Both sides
-/// follow one discipline: a window is appended by verify, and commit decides how much of it counts.
-/// Made by Engine::create_sequence, and must not outlive its engine.
+/// One request: a slot of the pool for the linear layers, and a KV cache with a length for the attention layers. Both
+/// sides follow one discipline: a window is appended by verify, and commit decides how much of it counts. Made by
+/// Engine::create_sequence, and must not outlive its engine.
 class Sequence {
  public:
   ~Sequence();
@@ -58,12 +58,13 @@ struct StepRow {
   std::span<const int32_t> tokens;  ///< 1 .. kMaxWindow (decode) or max_window (verify)
 };
 
-/// A model that is loaded, with its pool. A token's logits depend, bit for bit, on the tokens before it alone: not on how they
-/// were cut into windows, on other sequences of the step, on threads or on the instruction set.
-/// Not thread-safe. Buffers grow with the largest step and the longest sequence; nothing else is allocated while running.
+/// A model that is loaded, with its pool. A token's logits depend, bit for bit, on the tokens before it alone: not on
+/// how they were cut into windows, on other sequences of the step, on threads or on the instruction set. Not
+/// thread-safe. Buffers grow with the largest step and the longest sequence; nothing else is allocated while running.
 class Engine {
  public:
-  /// Reads the checkpoint in directory `dir`. Errors: those of read_config and load_weights; invalid_argument for the options.
+  /// Reads the checkpoint in directory `dir`. Errors: those of read_config and load_weights; invalid_argument for the
+  /// options, not_found or unsupported for an implementation that does not exist or does not serve the model.
   static Status load(const std::string& dir, const EngineOptions& options, std::unique_ptr<Engine>* engine);
   ~Engine();
 
@@ -76,14 +77,14 @@ class Engine {
   /// Error out_of_memory: max_sequences are alive.
   Status create_sequence(std::unique_ptr<Sequence>* sequence);
 
-  /// One forward pass over the windows of all rows, which may differ in length. `logits` is set to [rows' tokens, vocab]
-  /// (Logits::all), [rows, vocab] (last) or null (none), valid until the next step. A pending window of a row is dropped.
-  /// Errors (nothing changed): invalid_argument for empty or too long windows, tokens outside of the vocabulary, a sequence
-  /// twice, a full context.
+  /// One forward pass over the windows of all rows, which may differ in length. `logits` is set to [rows' tokens,
+  /// vocab] (Logits::all), [rows, vocab] (last) or null (none), valid until the next step. A pending window of a row is
+  /// dropped. Errors (nothing changed): invalid_argument for empty or too long windows, tokens outside of the
+  /// vocabulary, a sequence twice, a full context.
   Status step(std::span<const StepRow> rows, Mode mode, Logits which, const float** logits);
 
-  /// Consumes the pending windows: the first num_accepted[i] tokens of sequence i's window become part of it, the others
-  /// never happened. Errors as ringfold::commit, and then no sequence changes.
+  /// Consumes the pending windows: the first num_accepted[i] tokens of sequence i's window become part of it, the
+  /// others never happened. Errors as ringfold::commit, and then no sequence changes.
   Status commit(std::span<Sequence* const> sequences, std::span<const int32_t> num_accepted);
 
   /// From here to end_trial, steps of mode decode work on a copy of the state; end_trial takes them back. For drafting.

@@ -50,7 +50,8 @@ Status Generation::start(std::span<const int32_t> prompt) {
 bool Generation::at_stop() const {
   const auto text = generated();
   for (const auto& stop : options_.stops) {
-    if (!stop.empty() && stop.size() <= text.size() && std::equal(stop.begin(), stop.end(), text.end() - static_cast<int64_t>(stop.size()))) {
+    if (!stop.empty() && stop.size() <= text.size() &&
+        std::equal(stop.begin(), stop.end(), text.end() - static_cast<int64_t>(stop.size()))) {
       return true;
     }
   }
@@ -78,7 +79,8 @@ Status Generation::run(int64_t most, const std::function<void(int32_t)>& on_toke
     const float* all = nullptr;
     status = engine_->step({&row, 1}, drafter_ ? Mode::verify : Mode::decode, Logits::all, &all);
     if (!status.ok()) break;
-    // Row i of the logits follows window_[i]. It counts as long as all drafts up to window_[i] were what would have been chosen.
+    // Row i of the logits follows window_[i]. It counts as long as all drafts up to window_[i] were what would have
+    // been chosen.
     int32_t accepted = 0;
     for (bool agree = true; agree && !stopped_;) {
       logits = {all + static_cast<size_t>(accepted) * vocab, vocab};

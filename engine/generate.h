@@ -22,18 +22,18 @@ struct GenerationOptions {
 
 /// Counts of one text. Times are wall-clock.
 struct GenerationStats {
-  int64_t tokens = 0;       ///< generated
-  int64_t steps = 0;        ///< forward passes of the main model after the prompt
-  int64_t drafted = 0;      ///< drafts that were verified
+  int64_t tokens = 0;   ///< generated
+  int64_t steps = 0;    ///< forward passes of the main model after the prompt
+  int64_t drafted = 0;  ///< drafts that were verified
   double prompt_seconds = 0;
-  double seconds = 0;       ///< after the prompt, drafting included
+  double seconds = 0;  ///< after the prompt, drafting included
   /// Tokens per step, the bonus token included.
   double mean_accepted() const { return steps > 0 ? static_cast<double>(tokens) / static_cast<double>(steps) : 0; }
   double tokens_per_second() const { return seconds > 0 ? static_cast<double>(tokens) / seconds : 0; }
 };
 
-/// One text in the making. At every return the sequence holds all tokens but the last (which the next step feeds), whatever
-/// was drafted and however the text ended, so that run() can simply go on.
+/// One text in the making. At every return the sequence holds all tokens but the last (which the next step feeds),
+/// whatever was drafted and however the text ended, so that run() can simply go on.
 class Generation {
  public:
   /// `drafter` null: plain decoding, one token per step, through decode alone. Both must outlive this object.
@@ -42,8 +42,8 @@ class Generation {
   /// Feeds the prompt. Errors: invalid_argument for an empty prompt or one past the context, and those of the engine.
   Status start(std::span<const int32_t> prompt);
 
-  /// Up to `most` further tokens; ends early at a stop or when the context is full. `on_token` (optional) sees each as it is
-  /// accepted.
+  /// Up to `most` further tokens; ends early at a stop or when the context is full. `on_token` (optional) sees each as
+  /// it is accepted.
   Status run(int64_t most, const std::function<void(int32_t)>& on_token = {});
 
   /// Prompt and everything generated.

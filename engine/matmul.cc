@@ -7,16 +7,16 @@
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "engine/matmul.cc"
-#include "hwy/foreach_target.h"  // IWYU pragma: keep
 #include "engine/simd-inl.h"
+#include "hwy/foreach_target.h"  // IWYU pragma: keep
 
 HWY_BEFORE_NAMESPACE();
 namespace ringfold::engine::HWY_NAMESPACE {
 
 /// R rows of weights times T tokens: each group of weights is expanded once and used T times.
 template <int R, int T, class W>
-void tile(const W* HWY_RESTRICT w, int64_t cols, const float* HWY_RESTRICT x, int64_t ldx, float* HWY_RESTRICT y, int64_t ldy,
-          bool add_to) {
+void tile(const W* HWY_RESTRICT w, int64_t cols, const float* HWY_RESTRICT x, int64_t ldx, float* HWY_RESTRICT y,
+          int64_t ldy, bool add_to) {
   F8 acc[R * T];
 #pragma GCC unroll 16
   for (int i = 0; i < R * T; ++i) acc[i] = set8(0.0f);
@@ -55,8 +55,8 @@ void tile(const W* HWY_RESTRICT w, int64_t cols, const float* HWY_RESTRICT x, in
   }
 }
 
-/// All rows begin..end for T tokens, R rows at a time. R * T accumulators leave a few of the 16 registers of AVX2 for weights
-/// and inputs, and are enough independent chains to hide the latency of the multiply-adds (8 on current cores).
+/// All rows begin..end for T tokens, R rows at a time. R * T accumulators leave a few of the 16 registers of AVX2 for
+/// weights and inputs, and are enough independent chains to hide the latency of the multiply-adds (8 on current cores).
 template <int R, int T, class W>
 void column(const W* w, int64_t begin, int64_t end, int64_t cols, const float* x, int64_t ldx, float* y, int64_t ldy,
             bool add_to) {
@@ -70,8 +70,8 @@ void column(const W* w, int64_t begin, int64_t end, int64_t cols, const float* x
 
 /// Rows are taken in blocks that stay in the first-level cache while all tokens pass over them, at most 6 at a time.
 template <class W>
-void rows_of(const W* w, int64_t begin, int64_t end, int64_t cols, const float* x, int64_t ldx, int64_t tokens, float* y,
-             int64_t ldy, bool add_to) {
+void rows_of(const W* w, int64_t begin, int64_t end, int64_t cols, const float* x, int64_t ldx, int64_t tokens,
+             float* y, int64_t ldy, bool add_to) {
   constexpr int64_t kBlockBytes = 16 * 1024;
   const int64_t fitting = kBlockBytes / static_cast<int64_t>(sizeof(W)) / std::max<int64_t>(1, cols);
   const int64_t block = tokens <= 6 ? end - begin : std::max<int64_t>(8, fitting / 8 * 8);
@@ -96,8 +96,8 @@ void rows_of(const W* w, int64_t begin, int64_t end, int64_t cols, const float* 
   }
 }
 
-void MatmulRows(const Matrix& w, int64_t begin, int64_t end, const float* x, int64_t ldx, int64_t tokens, float* y, int64_t ldy,
-                bool add_to) {
+void MatmulRows(const Matrix& w, int64_t begin, int64_t end, const float* x, int64_t ldx, int64_t tokens, float* y,
+                int64_t ldy, bool add_to) {
   const int64_t cols = w.cols;
   if (w.dtype == DType::bf16) {
     rows_of(static_cast<const hwy::bfloat16_t*>(w.data), begin, end, cols, x, ldx, tokens, y, ldy, add_to);

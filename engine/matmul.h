@@ -19,9 +19,9 @@ struct Matrix {
 /// y[t,n] = sum_k x[t,k] * w[n,k] for t < tokens and begin <= n < end; with `add`, y[t,n] = y[t,n] + that sum.
 /// x [tokens, w.cols] with row stride ldx, y with row stride ldy, both fp32, strides in elements.
 ///
-/// One definition of every bit: eight partial sums, partial p over k = p, p+8, .. in ascending order as a chain of fused
-/// multiply-adds from zero, then a halving tree over the eight. So y[t,:] depends on x[t,:] and w alone: not on the number of
-/// tokens, on begin and end (threads), or on the instruction set.
+/// One definition of every bit: eight partial sums, partial p over k = p, p+8, .. in ascending order as a chain of
+/// fused multiply-adds from zero, then a halving tree over the eight. So y[t,:] depends on x[t,:] and w alone: not on
+/// the number of tokens, on begin and end (threads), or on the instruction set.
 void matmul_rows(const Matrix& w, int64_t begin, int64_t end, const float* x, int64_t ldx, int64_t tokens, float* y,
                  int64_t ldy, bool add);
 
@@ -39,7 +39,8 @@ void matmul(std::span<const Product> products, const float* x, int64_t ldx, int6
 /// Rows per task so that `rows` makes a few tasks for every thread: a multiple of 8.
 int64_t rows_per_task(int64_t rows);
 
-/// Threads for a region of `work` multiply-adds: one where waking the others would cost more than it saves, else 0 (all).
+/// Threads for a region of `work` multiply-adds: one where waking the others would cost more than it saves, else 0
+/// (all).
 int threads_for(int64_t work);
 
 }  // namespace ringfold::engine

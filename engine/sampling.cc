@@ -77,7 +77,8 @@ int32_t Sampler::pick(std::span<const float> logits, int64_t position) {
     if (value > best_value || (value == best_value && id < best)) best = id, best_value = value;
   };
   if (options_.top_k == 0 && options_.top_p >= 1) {
-    for (size_t i = 0; i < logits.size(); ++i) consider(static_cast<int32_t>(i), static_cast<double>(logits[i]) / options_.temperature);
+    for (size_t i = 0; i < logits.size(); ++i)
+      consider(static_cast<int32_t>(i), static_cast<double>(logits[i]) / options_.temperature);
   } else {
     for (const auto& [id, probability] : distribution(logits)) consider(id, std::log(probability));
   }

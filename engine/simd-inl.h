@@ -17,8 +17,8 @@ namespace ringfold::engine::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
 // Eight lanes, whatever the width of the registers: wider targets use part of a register, narrower ones several. Every
-// operation is one IEEE operation per lane, and fma is always fused (through std::fma where the target has none, which is
-// slow but gives the same bits), so results do not depend on the target.
+// operation is one IEEE operation per lane, and fma is always fused (through std::fma where the target has none, which
+// is slow but gives the same bits), so results do not depend on the target.
 using D = hn::CappedTag<float, 8>;
 using V = hn::Vec<D>;
 inline constexpr int kLanes = static_cast<int>(hn::MaxLanes(D()));

@@ -7,8 +7,8 @@
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "engine/vector_ops.cc"
-#include "hwy/foreach_target.h"  // IWYU pragma: keep
 #include "engine/simd-inl.h"
+#include "hwy/foreach_target.h"  // IWYU pragma: keep
 
 HWY_BEFORE_NAMESPACE();
 namespace ringfold::engine::HWY_NAMESPACE {
@@ -62,8 +62,8 @@ float softmax_weights(float* s, int64_t n, float scale) {
 
 /// One block of T tokens and B groups of eight dimensions: out[t,d] = sum of p[t,j] * values[j,d] on top of out[t,d].
 template <int T, int B>
-void weighted_block(const float* p, int64_t ldp, const float* values, int64_t begin, int64_t end, int64_t dim, float* out,
-                    int64_t ldo) {
+void weighted_block(const float* p, int64_t ldp, const float* values, int64_t begin, int64_t end, int64_t dim,
+                    float* out, int64_t ldo) {
   F8 acc[T * B];
 #pragma GCC unroll 8
   for (int i = 0; i < T * B; ++i) acc[i] = load8(out + i / B * ldo + i % B * 8);
@@ -78,7 +78,8 @@ void weighted_block(const float* p, int64_t ldp, const float* values, int64_t be
   for (int i = 0; i < T * B; ++i) store8(acc[i], out + i / B * ldo + i % B * 8);
 }
 
-/// out[t,d] += sum of p[t,j] * values[j,d] over begin <= j < end in ascending order, for T tokens. Eight chains at a time.
+/// out[t,d] += sum of p[t,j] * values[j,d] over begin <= j < end in ascending order, for T tokens. Eight chains at a
+/// time.
 template <int T>
 void weighted_sum(const float* p, int64_t ldp, const float* values, int64_t begin, int64_t end, int64_t dim, float* out,
                   int64_t ldo) {
@@ -133,7 +134,9 @@ HWY_EXPORT(Attend);
 void rms_norm(const float* x, const float* weight, int64_t n, float eps, float* y) {
   HWY_DYNAMIC_DISPATCH(RmsNorm)(x, weight, n, eps, y);
 }
-void silu_mul(const float* gate, const float* up, int64_t n, float* y) { HWY_DYNAMIC_DISPATCH(SiluMul)(gate, up, n, y); }
+void silu_mul(const float* gate, const float* up, int64_t n, float* y) {
+  HWY_DYNAMIC_DISPATCH(SiluMul)(gate, up, n, y);
+}
 void sigmoid_gate(const float* gate, int64_t n, float* y) { HWY_DYNAMIC_DISPATCH(SigmoidGate)(gate, n, y); }
 void attend(const HeadAttention& args) { HWY_DYNAMIC_DISPATCH(Attend)(args); }
 

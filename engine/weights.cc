@@ -44,7 +44,8 @@ class Loader {
     const io::StoredTensor* stored = find(name);
     if (!stored) return fail(name, "a tensor", "none");
     if (stored->shape != shape) {
-      return fail(name, fmt::format("shape [{}]", fmt::join(shape, ",")), fmt::format("[{}]", fmt::join(stored->shape, ",")));
+      return fail(name, fmt::format("shape [{}]", fmt::join(shape, ",")),
+                  fmt::format("[{}]", fmt::join(stored->shape, ",")));
     }
     const std::optional<TensorView> view = stored->view();
     if (!view || !is_float(view->dtype)) return fail(name, "dtype F32, BF16 or F16", stored->dtype);
@@ -94,15 +95,18 @@ Status file_names(const std::string& dir, std::set<std::string>* names) {
   const std::string path = dir + "/model.safetensors.index.json";
   std::ifstream in(path);
   if (!in) {
-    return {Code::not_found, fmt::format("{}: expected model.safetensors or model.safetensors.index.json, found neither", dir)};
+    return {Code::not_found,
+            fmt::format("{}: expected model.safetensors or model.safetensors.index.json, found neither", dir)};
   }
   const nlohmann::json index = nlohmann::json::parse(in, nullptr, false);
   if (!index.is_object() || !index.contains("weight_map") || !index["weight_map"].is_object()) {
-    return {Code::invalid_argument, fmt::format("{}: weight_map: expected an object of tensor names, found none", path)};
+    return {Code::invalid_argument,
+            fmt::format("{}: weight_map: expected an object of tensor names, found none", path)};
   }
   for (const auto& [tensor, file] : index["weight_map"].items()) {
     if (!file.is_string() || file.get<std::string>().find('/') != std::string::npos) {
-      return {Code::invalid_argument, fmt::format("{}: weight_map: {}: expected a file name, found {}", path, tensor, file.dump())};
+      return {Code::invalid_argument,
+              fmt::format("{}: weight_map: {}: expected a file name, found {}", path, tensor, file.dump())};
     }
     names->insert(file.get<std::string>());
   }

@@ -14,10 +14,10 @@ namespace ringfold::engine {
 
 /// One decoder layer. Matrices and views point into the mapped files; vectors are copies in fp32.
 struct LayerWeights {
-  std::vector<float> input_norm;      ///< 1 + input_layernorm.weight [hidden]
-  std::vector<float> post_norm;       ///< 1 + post_attention_layernorm.weight [hidden]
-  Matrix gate_proj, up_proj;          ///< [intermediate, hidden]
-  Matrix down_proj;                   ///< [hidden, intermediate]
+  std::vector<float> input_norm;  ///< 1 + input_layernorm.weight [hidden]
+  std::vector<float> post_norm;   ///< 1 + post_attention_layernorm.weight [hidden]
+  Matrix gate_proj, up_proj;      ///< [intermediate, hidden]
+  Matrix down_proj;               ///< [hidden, intermediate]
 
   // linear attention
   Matrix in_qkv, in_z, in_a, in_b;    ///< [conv channels, hidden], [value dim, hidden], [HV, hidden] twice
@@ -35,14 +35,14 @@ struct LayerWeights {
 
 struct Weights {
   std::vector<std::unique_ptr<io::SafetensorsFile>> files;
-  Matrix embedding;                 ///< [vocab, hidden]
-  Matrix head;                      ///< [vocab, hidden]; the embedding where tied
-  std::vector<float> final_norm;    ///< 1 + norm.weight [hidden]
+  Matrix embedding;               ///< [vocab, hidden]
+  Matrix head;                    ///< [vocab, hidden]; the embedding where tied
+  std::vector<float> final_norm;  ///< 1 + norm.weight [hidden]
   std::vector<LayerWeights> layers;
 };
 
-/// Opens `dir`/model.safetensors, or the files that model.safetensors.index.json names. Names may start with "model." or
-/// "model.language_model."; tensors that the text model does not have (vision, multi-token prediction) are ignored.
+/// Opens `dir`/model.safetensors, or the files that model.safetensors.index.json names. Names may start with "model."
+/// or "model.language_model."; tensors that the text model does not have (vision, multi-token prediction) are ignored.
 /// Errors: not_found (no file), invalid_argument (the message names the tensor, the shape or dtype expected and found).
 Status load_weights(const std::string& dir, const ModelConfig& config, Weights* weights);
 

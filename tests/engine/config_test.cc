@@ -75,7 +75,8 @@ TEST(Config, RefusesByKey) {
     const char* part;
   };
   const Case cases[] = {
-      {"model_type", "llama", Code::unsupported, "model_type: expected \"qwen3_5_text\" or \"qwen3_5\", found \"llama\""},
+      {"model_type", "llama", Code::unsupported,
+       "model_type: expected \"qwen3_5_text\" or \"qwen3_5\", found \"llama\""},
       {"model_type", 3, Code::unsupported, "model_type"},
       {"num_experts", 64, Code::unsupported, "mixture of experts"},
       {"hidden_act", "gelu", Code::unsupported, "hidden_act"},
@@ -85,15 +86,25 @@ TEST(Config, RefusesByKey) {
       {"hidden_size", -1, Code::invalid_argument, "found -1"},
       {"hidden_size", 1.5, Code::invalid_argument, "found 1.5"},
       {"vocab_size", nullptr, Code::invalid_argument, "vocab_size: expected a value, found none"},
-      {"linear_conv_kernel_dim", 9, Code::invalid_argument, "linear_conv_kernel_dim: expected an integer from 2 to 4, found 9"},
+      {"linear_conv_kernel_dim", 9, Code::invalid_argument,
+       "linear_conv_kernel_dim: expected an integer from 2 to 4, found 9"},
       {"linear_key_head_dim", 512, Code::invalid_argument, "linear_key_head_dim: expected an integer from 1 to 256"},
       {"num_key_value_heads", 3, Code::invalid_argument, "divisor of num_attention_heads = 4, found 3"},
       {"linear_num_key_heads", 3, Code::invalid_argument, "divisor of linear_num_value_heads = 4, found 3"},
       {"layer_types", {"linear_attention"}, Code::invalid_argument, "num_hidden_layers = 4 names"},
-      {"layer_types", {"linear_attention", "mamba", "full_attention", "full_attention"}, Code::invalid_argument, "found \"mamba\""},
-      {"rope_parameters", {{"rope_type", "yarn"}, {"rope_theta", 1e4}}, Code::unsupported, "rope_parameters: rope_type"},
+      {"layer_types",
+       {"linear_attention", "mamba", "full_attention", "full_attention"},
+       Code::invalid_argument,
+       "found \"mamba\""},
+      {"rope_parameters",
+       {{"rope_type", "yarn"}, {"rope_theta", 1e4}},
+       Code::unsupported,
+       "rope_parameters: rope_type"},
       {"rope_parameters", {{"rope_type", "default"}}, Code::invalid_argument, "rope_parameters: rope_theta"},
-      {"rope_parameters", {{"rope_theta", 1e4}, {"partial_rotary_factor", 0.25}}, Code::invalid_argument, "partial_rotary_factor"},
+      {"rope_parameters",
+       {{"rope_theta", 1e4}, {"partial_rotary_factor", 0.25}},
+       Code::invalid_argument,
+       "partial_rotary_factor"},
       {"tie_word_embeddings", "yes", Code::invalid_argument, "tie_word_embeddings: expected true or false"},
       {"eos_token_id", 256, Code::invalid_argument, "eos_token_id"},
   };
@@ -194,7 +205,8 @@ TEST(Weights, RefusesABrokenIndex) {
   TinyModel model;
   model.write(true);
   std::unique_ptr<Engine> engine;
-  std::ofstream(model.dir() + "/model.safetensors.index.json") << R"({"weight_map": {"x": "../elsewhere.safetensors"}})";
+  std::ofstream(model.dir() + "/model.safetensors.index.json")
+      << R"({"weight_map": {"x": "../elsewhere.safetensors"}})";
   EXPECT_TRUE(has(Engine::load(model.dir(), {}, &engine).message(), "weight_map"));
   std::ofstream(model.dir() + "/model.safetensors.index.json") << R"({"weights": 1})";
   EXPECT_TRUE(has(Engine::load(model.dir(), {}, &engine).message(), "weight_map"));

@@ -39,7 +39,10 @@ class EngineTest : public ::testing::Test {
     return s;
   }
   const float* step(Sequence* s, size_t begin, size_t count, Mode mode) {
-    return step(s, std::vector<int32_t>(text_.begin() + static_cast<int64_t>(begin), text_.begin() + static_cast<int64_t>(begin + count)), mode);
+    return step(s,
+                std::vector<int32_t>(text_.begin() + static_cast<int64_t>(begin),
+                                     text_.begin() + static_cast<int64_t>(begin + count)),
+                mode);
   }
   const float* step(Sequence* s, const std::vector<int32_t>& tokens, Mode mode) {
     const StepRow row{s, tokens};
@@ -89,7 +92,8 @@ TEST_F(EngineTest, VerifyWithRejectedTailsEqualsDecode) {
   while (at < text_.size()) {
     const size_t window = 1 + round % 8;
     const size_t right = std::min({1 + (round * 5) % window, window, text_.size() - at});
-    std::vector<int32_t> tokens(text_.begin() + static_cast<int64_t>(at), text_.begin() + static_cast<int64_t>(at + right));
+    std::vector<int32_t> tokens(text_.begin() + static_cast<int64_t>(at),
+                                text_.begin() + static_cast<int64_t>(at + right));
     while (tokens.size() < window) tokens.push_back(static_cast<int32_t>(round * 31 % 256));
     const float* logits = step(s.get(), tokens, Mode::verify);
     EXPECT_TRUE(expected_at(logits, at, right)) << "window " << window << " at " << at;
@@ -200,6 +204,22 @@ TEST_F(EngineTest, EveryImplementationOfTheLibraryGivesTheSameLogits) {
     commit(s.get(), 2);
     EXPECT_TRUE(expected_at(step(s.get(), 26, 3, Mode::verify), 26, 3)) << impl;
   }
+}
+
+TEST_F(EngineTest, RefusesBadOptions) {
+  std::unique_ptr<Engine> engine;
+  EngineOptions options;
+  options.impl = "nonsense";
+  EXPECT_EQ(Engine::load(model_.dir(), options, &engine).code(), Code::not_found);
+  options = {};
+  options.max_context = 1025;
+  EXPECT_EQ(Engine::load(model_.dir(), options, &engine).code(), Code::invalid_argument);
+  options = {};
+  options.max_window = 33;
+  EXPECT_EQ(Engine::load(model_.dir(), options, &engine).code(), Code::invalid_argument);
+  options.max_window = 0;
+  EXPECT_EQ(Engine::load(model_.dir(), options, &engine).code(), Code::invalid_argument);
+  EXPECT_FALSE(engine);
 }
 
 TEST_F(EngineTest, RefusesBadSteps) {

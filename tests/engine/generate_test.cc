@@ -86,7 +86,8 @@ TEST_F(GenerateTest, EveryDrafterGivesThePlainText) {
   const SamplerOptions samplers[] = {{}, {0.8f, 0, 1, 5}, {1.2f, 20, 1, 6}, {0.5f, 0, 0.9f, 7}, {1, 10, 0.8f, 8}};
   for (const SamplerOptions& sampler : samplers) {
     for (const std::string prompt : {"In the beginning", "x", "abcabcabcabcabcabcabcabcabcabcabcabcabcabc"}) {
-      SCOPED_TRACE(::testing::Message() << prompt << ", temperature " << sampler.temperature << " seed " << sampler.seed);
+      SCOPED_TRACE(::testing::Message() << prompt << ", temperature " << sampler.temperature << " seed "
+                                        << sampler.seed);
       GenerationOptions options;
       options.sampler = sampler;
       options.drafts = 5;
@@ -137,7 +138,8 @@ TEST_F(GenerateTest, StopsInsideAWindowLeaveTextAndStateInAgreement) {
   const auto text = free_run.generated();
   for (size_t at = 2; at < 40; at += 12) {
     for (const size_t length : {size_t{1}, size_t{3}}) {
-      const std::vector<int32_t> stop(text.begin() + static_cast<int64_t>(at + 1 - length), text.begin() + static_cast<int64_t>(at + 1));
+      const std::vector<int32_t> stop(text.begin() + static_cast<int64_t>(at + 1 - length),
+                                      text.begin() + static_cast<int64_t>(at + 1));
       options.stops = {{999}, stop};
       Generation plain = start(nullptr, options, "stop here");
       run(&plain, kTokens);
@@ -222,7 +224,7 @@ TEST(Lookup, ProposesWhatFollowedTheLatestLongestMatch) {
   EXPECT_EQ(propose("a", 4), "");
   EXPECT_EQ(lookup.match_length(), 0);
   EXPECT_EQ(propose("abc1 abc2 ab", 2), "c2");
-  EXPECT_EQ(lookup.match_length(), 3);              // " ab", latest
+  EXPECT_EQ(lookup.match_length(), 3);               // " ab", latest
   EXPECT_EQ(propose("abc1 abc2 abc1 a", 3), "bc2");  // what followed "c1 a", not what followed the later " a"
   EXPECT_EQ(lookup.match_length(), 4);
   EXPECT_EQ(propose("abc1 abc2 abc1 aq", 3), "");

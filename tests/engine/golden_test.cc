@@ -7,8 +7,8 @@
 #include <string>
 
 #include <gtest/gtest.h>
-#include <nlohmann/json.hpp>
 #include <unistd.h>
+#include <nlohmann/json.hpp>
 
 #include "engine/generate.h"
 #include "io/safetensors.h"
@@ -45,11 +45,12 @@ class GoldenTest : public ::testing::TestWithParam<const char*> {
   }
   /// Distance that is allowed between the engine's fp32 logits and those of transformers in fp32.
   ///
-  /// The golden file notes d, the largest distance on these prompts between transformers in fp32 and in fp64: what fp32 rounding
-  /// does to this model. The engine computes the same formulas in fp32 with other orders of summation (eight partial sums, which
-  /// round less often than one long chain, and exp within 2e-7), so its distance from fp64 is another sample of the same error,
-  /// and the distance between both is at most the sum of the two. d is the maximum over thousands of logits; the maximum of the
-  /// second sample is granted twice that, which makes 3 d. AWrongConstantShows tests that this is tight enough.
+  /// The golden file notes d, the largest distance on these prompts between transformers in fp32 and in fp64: what fp32
+  /// rounding does to this model. The engine computes the same formulas in fp32 with other orders of summation (eight
+  /// partial sums, which round less often than one long chain, and exp within 2e-7), so its distance from fp64 is
+  /// another sample of the same error, and the distance between both is at most the sum of the two. d is the maximum
+  /// over thousands of logits; the maximum of the second sample is granted twice that, which makes 3 d.
+  /// AWrongConstantShows tests that this is tight enough.
   double tolerance() const { return 3 * metadata("max_abs_fp32_minus_fp64"); }
 
   /// The largest distance between an engine's logits and the golden ones.
@@ -80,11 +81,12 @@ class GoldenTest : public ::testing::TestWithParam<const char*> {
   std::unique_ptr<Engine> engine_;
 };
 
-INSTANTIATE_TEST_SUITE_P(Models, GoldenTest, ::testing::Values("hybrid-byte", "hybrid-byte-draft"), [](const auto& info) {
-  std::string name = info.param;
-  std::replace(name.begin(), name.end(), '-', '_');
-  return name;
-});
+INSTANTIATE_TEST_SUITE_P(Models, GoldenTest, ::testing::Values("hybrid-byte", "hybrid-byte-draft"),
+                         [](const auto& info) {
+                           std::string name = info.param;
+                           std::replace(name.begin(), name.end(), '-', '_');
+                           return name;
+                         });
 
 TEST_P(GoldenTest, LogitsOfTransformers) {
   ASSERT_GE(prompts(), 1);

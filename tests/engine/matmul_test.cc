@@ -37,9 +37,11 @@ struct Stored {
         v = std::bit_cast<float>(static_cast<uint32_t>(narrow.back()) << 16);
       } else {
         // 2^-4 .. 2^0 with 10 bits of fraction: normal numbers in fp16, whose bits follow from those of fp32.
-        v = std::bit_cast<float>((std::bit_cast<uint32_t>(std::copysign(0.0625f + 0.9f * std::abs(v), v))) & 0xFFFFE000u);
+        v = std::bit_cast<float>((std::bit_cast<uint32_t>(std::copysign(0.0625f + 0.9f * std::abs(v), v))) &
+                                 0xFFFFE000u);
         const uint32_t bits = std::bit_cast<uint32_t>(v);
-        narrow.push_back(static_cast<uint16_t>((bits >> 16 & 0x8000u) | ((bits >> 23 & 255u) - 112) << 10 | (bits >> 13 & 1023u)));
+        narrow.push_back(
+            static_cast<uint16_t>((bits >> 16 & 0x8000u) | ((bits >> 23 & 255u) - 112) << 10 | (bits >> 13 & 1023u)));
       }
     }
     m.data = narrow.data();
@@ -64,7 +66,9 @@ void on_every_target(F&& f) {
   hwy::SetSupportedTargetsForTest(0);
 }
 
-bool same_bits(const float* a, const float* b, int64_t n) { return std::memcmp(a, b, static_cast<size_t>(n) * sizeof(float)) == 0; }
+bool same_bits(const float* a, const float* b, int64_t n) {
+  return std::memcmp(a, b, static_cast<size_t>(n) * sizeof(float)) == 0;
+}
 
 class MatmulTest : public ::testing::TestWithParam<DType> {};
 
@@ -102,9 +106,11 @@ TEST_P(MatmulTest, BitsDoNotDependOnTokensThreadsOrInstructionSet) {
       set_num_threads(n);
       for (int64_t tokens = 1; tokens <= kTokens; tokens += n == 1 ? 1 : 13) {
         const std::vector<float> first(x.begin(), x.begin() + tokens * kCols);
-        ASSERT_TRUE(same_bits(product(w.m, first, tokens).data(), expected.data(), tokens * kRows)) << tokens << " tokens";
+        ASSERT_TRUE(same_bits(product(w.m, first, tokens).data(), expected.data(), tokens * kRows))
+            << tokens << " tokens";
         const std::vector<float> last(x.end() - tokens * kCols, x.end());
-        ASSERT_TRUE(same_bits(product(w.m, last, tokens).data(), expected.data() + (kTokens - tokens) * kRows, tokens * kRows))
+        ASSERT_TRUE(
+            same_bits(product(w.m, last, tokens).data(), expected.data() + (kTokens - tokens) * kRows, tokens * kRows))
             << tokens << " tokens";
       }
     }
@@ -145,7 +151,8 @@ TEST(VectorOps, SameBitsOnEveryInstructionSet) {
   double squares = 0;
   for (const float v : x) squares += static_cast<double>(v) * v;
   for (size_t i = 0; i < kN; ++i) {
-    // The sum of 61 squares is off by at most 8 roundings of its chains and 3 of the tree, halved by the root; two products.
+    // The sum of 61 squares is off by at most 8 roundings of its chains and 3 of the tree, halved by the root; two
+    // products.
     const double norm = x[i] / std::sqrt(squares / kN + 1e-6) * y[i];
     EXPECT_NEAR(norms[0][i], norm, std::abs(norm) * (11.0 / 2 + 5) * 0x1p-24);
     // exp within 2e-7, then a sum, a division and three products, twice.
@@ -168,7 +175,8 @@ TEST(VectorOps, SiluOfExtremeValuesIsFinite) {
 
 TEST(Attention, EqualsTheTextbookAndDoesNotDependOnTheWindow) {
   constexpr int64_t kLength = 45, kDim = 20, kLd = kLength + 8;
-  const std::vector<float> q = random_floats(kLength * kDim, 1), k = random_floats(kLength * kDim, 2), v = random_floats(kLength * kDim, 3);
+  const std::vector<float> q = random_floats(kLength * kDim, 1), k = random_floats(kLength * kDim, 2),
+                           v = random_floats(kLength * kDim, 3);
   std::vector<float> expected;
   on_every_target([&] {
     for (const int64_t window : {1, 2, 3, 4, 5, 9, 32}) {
@@ -196,14 +204,15 @@ TEST(Attention, EqualsTheTextbookAndDoesNotDependOnTheWindow) {
     double sum = 0;
     for (int64_t j = 0; j <= t; ++j) {
       double dot = 0;
-      for (int64_t d = 0; d < kDim; ++d) dot += static_cast<double>(q[static_cast<size_t>(t * kDim + d)]) * k[static_cast<size_t>(j * kDim + d)];
+      for (int64_t d = 0; d < kDim; ++d)
+        dot += static_cast<double>(q[static_cast<size_t>(t * kDim + d)]) * k[static_cast<size_t>(j * kDim + d)];
       sum += p[static_cast<size_t>(j)] = std::exp(0.4f * dot);
     }
     for (int64_t d = 0; d < kDim; ++d) {
       double o = 0;
       for (int64_t j = 0; j <= t; ++j) o += p[static_cast<size_t>(j)] / sum * v[static_cast<size_t>(j * kDim + d)];
-      // |values| <= 1 and weights sum to 1. A weight is off by its score's error (|q.k| <= 20: under 25 roundings of at most 20,
-      // times the scale), exp's 2e-7 and the sum's; then a chain of at most 45 roundings.
+      // |values| <= 1 and weights sum to 1. A weight is off by its score's error (|q.k| <= 20: under 25 roundings of at
+      // most 20, times the scale), exp's 2e-7 and the sum's; then a chain of at most 45 roundings.
       EXPECT_NEAR(expected[static_cast<size_t>(t * kDim + d)], o, 2 * (0.4 * 25 * 20 + 45) * 0x1p-24 + 4e-7);
     }
   }

@@ -50,7 +50,8 @@ TEST(Sampling, TopKAndTopPRenormalise) {
     ASSERT_EQ(kept.size(), c.ids.size()) << c.top_k << " " << c.top_p;
     for (size_t i = 0; i < kept.size(); ++i) {
       EXPECT_EQ(kept[i].first, c.ids[i]);
-      // Logits are fp32 of size below 4: off by 4 * 2^-25, and so is the probability, relatively; its normaliser as well.
+      // Logits are fp32 of size below 4: off by 4 * 2^-25, and so is the probability, relatively; its normaliser as
+      // well.
       EXPECT_NEAR(kept[i].second, c.probabilities[i], 4 * 0x1p-24);
     }
   }
@@ -62,7 +63,8 @@ TEST(Sampling, TemperatureSharpens) {
   EXPECT_NEAR(kept[0].second, 1 / (1 + std::exp(-2.0)), 1e-12);
 }
 
-/// Chi-square of 40,000 draws against the distribution. 99.99 % quantiles: 23.5 for 4 degrees of freedom, 13.9 (rounded up) for 1.
+/// Chi-square of 40,000 draws against the distribution. 99.99 % quantiles: 23.5 for 4 degrees of freedom, 13.9 (rounded
+/// up) for 1.
 double chi_square(const SamplerOptions& options, const std::vector<float>& logits) {
   Sampler s(options);
   const auto kept = s.distribution(logits);
@@ -102,7 +104,8 @@ TEST(Sampling, ADrawDependsOnSeedAndPositionAlone) {
 }
 
 TEST(Sampling, SharedNoiseMakesSimilarDistributionsAgree) {
-  // TV(p, q) = 0.1, so shared noise agrees at least (1 - 0.1) / (1 + 0.1) = 0.818 of the time. 20,000 draws: 5 sigma = 0.014.
+  // TV(p, q) = 0.1, so shared noise agrees at least (1 - 0.1) / (1 + 0.1) = 0.818 of the time. 20,000 draws: 5 sigma =
+  // 0.014.
   const std::vector<float> p = logits_of({0.4, 0.3, 0.2, 0.1}), q = logits_of({0.3, 0.4, 0.2, 0.1});
   Sampler a({1.0f, 0, 1.0f, 4}), b({1.0f, 0, 1.0f, 4});
   int equal = 0;

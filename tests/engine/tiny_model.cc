@@ -16,11 +16,24 @@ namespace ringfold::engine::testing {
 TinyModel::TinyModel(uint64_t seed) {
   std::string name = ::testing::TempDir() + "ringfold-tiny-XXXXXX";
   dir_ = mkdtemp(name.data());
-  config = {{"model_type", "qwen3_5_text"}, {"hidden_act", "silu"}, {"vocab_size", 256}, {"hidden_size", 44},
-            {"intermediate_size", 70}, {"num_hidden_layers", 4}, {"num_attention_heads", 4}, {"num_key_value_heads", 2},
-            {"head_dim", 20}, {"linear_num_key_heads", 2}, {"linear_num_value_heads", 4}, {"linear_key_head_dim", 12},
-            {"linear_value_head_dim", 18}, {"linear_conv_kernel_dim", 4}, {"rms_norm_eps", 1e-6},
-            {"tie_word_embeddings", true}, {"max_position_embeddings", 1024}, {"eos_token_id", nullptr},
+  config = {{"model_type", "qwen3_5_text"},
+            {"hidden_act", "silu"},
+            {"vocab_size", 256},
+            {"hidden_size", 44},
+            {"intermediate_size", 70},
+            {"num_hidden_layers", 4},
+            {"num_attention_heads", 4},
+            {"num_key_value_heads", 2},
+            {"head_dim", 20},
+            {"linear_num_key_heads", 2},
+            {"linear_num_value_heads", 4},
+            {"linear_key_head_dim", 12},
+            {"linear_value_head_dim", 18},
+            {"linear_conv_kernel_dim", 4},
+            {"rms_norm_eps", 1e-6},
+            {"tie_word_embeddings", true},
+            {"max_position_embeddings", 1024},
+            {"eos_token_id", nullptr},
             {"layer_types", {"linear_attention", "full_attention", "linear_attention", "linear_attention"}},
             {"rope_parameters", {{"rope_type", "default"}, {"rope_theta", 10000.0}, {"partial_rotary_factor", 0.5}}}};
   fill(seed);
@@ -41,7 +54,8 @@ void TinyModel::fill(uint64_t seed) {
     int64_t n = 1;
     for (int64_t s : t.shape) n *= s;
     const int32_t id = static_cast<int32_t>(++count);
-    for (int64_t i = 0; i < n; ++i) t.values.push_back(center + spread * static_cast<float>(2 * uniform(seed, i, id) - 1));
+    for (int64_t i = 0; i < n; ++i)
+      t.values.push_back(center + spread * static_cast<float>(2 * uniform(seed, i, id) - 1));
   };
   const auto matrix = [&](const std::string& name, int64_t rows, int64_t cols) {
     add(name, {rows, cols}, 2.5f / std::sqrt(static_cast<float>(cols)));
