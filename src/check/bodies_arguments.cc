@@ -81,8 +81,8 @@ void refused_arguments(Judge& judge, const Config& config, std::string_view impl
   verify_cases.push_back({"a ring without g", kInvalid, "ring", [](VerifyArgs& a) { a.ring.g = {}; }});
   verify_cases.push_back({"a ring of other slots", kInvalid, "ring", [](VerifyArgs& a) { --a.ring.beta.shape[0]; }});
   verify_cases.push_back({"a ring of integers", kInvalid, "ring", [](VerifyArgs& a) { a.ring.k.dtype = DType::i32; }});
-  verify_cases.push_back(
-      {"snapshots of another shape", kInvalid, "snapshots", [](VerifyArgs& a) { a.snapshots = a.state; }});
+  verify_cases.push_back({"snapshots of another shape", kInvalid, "snapshots",
+                          [](VerifyArgs& a) { (a.snapshots = a.state).shape[3] += 1; }});
   run<VerifyArgs>(
       judge, "verify", verify_cases, [&] { return world.verify_args(store, 0, batch); },
       [](const VerifyArgs& a) { return verify(a); }, memory);
