@@ -47,9 +47,8 @@ Status measure(Rig& rig, std::string_view impl, const Plan& plan, const Options&
 }
 
 bool wanted(const Options& options, const std::string& key) {
-  return options.filters.empty() || std::any_of(options.filters.begin(), options.filters.end(), [&](const std::string& f) {
-           return key.find(f) != std::string::npos;
-         });
+  return options.filters.empty() || std::any_of(options.filters.begin(), options.filters.end(),
+                                                [&](const std::string& f) { return key.find(f) != std::string::npos; });
 }
 
 }  // namespace

@@ -17,7 +17,9 @@ uint64_t mix(uint64_t x) {
 }
 
 // Uniform in (-1, 1).
-float noise(uint64_t i) { return static_cast<float>(static_cast<int32_t>(mix(i * 0x9e3779b97f4a7c15u) >> 32)) * 0x1p-31f; }
+float noise(uint64_t i) {
+  return static_cast<float>(static_cast<int32_t>(mix(i * 0x9e3779b97f4a7c15u) >> 32)) * 0x1p-31f;
+}
 
 std::vector<std::byte> filled(DType type, int64_t n, float scale, uint64_t seed) {
   std::vector<std::byte> bytes(n * size_of(type));
@@ -38,7 +40,8 @@ std::vector<Case> standard_cases() {
     MixerKind kind;
     int64_t H, HV;
   };
-  const Shape shapes[] = {{MixerKind::gdn, 16, 32}, {MixerKind::gdn, 16, 48}, {MixerKind::kda, 32, 32}, {MixerKind::kda, 12, 12}};
+  const Shape shapes[] = {
+      {MixerKind::gdn, 16, 32}, {MixerKind::gdn, 16, 48}, {MixerKind::kda, 32, 32}, {MixerKind::kda, 12, 12}};
   std::vector<Case> cases;
   const auto add = [&](Op op, const Shape& s, DType state, int64_t T, int64_t B) {
     Desc d;
@@ -49,7 +52,8 @@ std::vector<Case> standard_cases() {
     d.H = s.H, d.HV = s.HV, d.K = d.V = 128;
     d.rows = B, d.window = T;
     const std::string name = op == Op::verify ? "verify_exact" : to_string(op);
-    cases.push_back({fmt::format("{}_{}_{}_t{}_b{}_h{}x{}", name, to_string(s.kind), to_string(state), T, B, s.H, s.HV), d});
+    cases.push_back(
+        {fmt::format("{}_{}_{}_t{}_b{}_h{}x{}", name, to_string(s.kind), to_string(state), T, B, s.H, s.HV), d});
   };
   for (const Shape& s : shapes) {
     for (const DType state : {DType::f32, DType::bf16}) {
@@ -61,7 +65,8 @@ std::vector<Case> standard_cases() {
     }
   }
   // Batch 1 with two heads: one row must still use all cores.
-  for (const Op op : {Op::decode, Op::verify, Op::fold}) add(op, {MixerKind::gdn, 1, 2}, DType::f32, op == Op::decode ? 1 : 4, 1);
+  for (const Op op : {Op::decode, Op::verify, Op::fold})
+    add(op, {MixerKind::gdn, 1, 2}, DType::f32, op == Op::decode ? 1 : 4, 1);
   return cases;
 }
 
@@ -100,8 +105,10 @@ Status Rig::call(std::string_view impl) {
   const TensorView out(out_.data(), d.act_dtype, {B, T, d.HV, d.V});
   const bool kda = d.kind == MixerKind::kda;
   const TensorView slot_ids(slots_.data() + set * d.rows, DType::i32, {B});
-  Ring ring{TensorView(ring_k_.data(), d.act_dtype, {slots, T, d.H, d.K}), TensorView(ring_v_.data(), d.act_dtype, {slots, T, d.HV, d.V}),
-            kda ? TensorView(ring_g_.data(), DType::f32, {slots, T, d.HV, d.K}) : TensorView(ring_g_.data(), DType::f32, {slots, T, d.HV}),
+  Ring ring{TensorView(ring_k_.data(), d.act_dtype, {slots, T, d.H, d.K}),
+            TensorView(ring_v_.data(), d.act_dtype, {slots, T, d.HV, d.V}),
+            kda ? TensorView(ring_g_.data(), DType::f32, {slots, T, d.HV, d.K})
+                : TensorView(ring_g_.data(), DType::f32, {slots, T, d.HV}),
             TensorView(ring_beta_.data(), DType::f32, {slots, T, d.HV})};
   if (d.op == Op::fold) {
     FoldArgs args;
@@ -115,12 +122,14 @@ Status Rig::call(std::string_view impl) {
   VerifyArgs args;
   args.mixer.kind = d.kind;
   args.mixer.A_log = TensorView(A_log_.data(), DType::f32, {d.HV});
-  args.mixer.dt_bias = kda ? TensorView(dt_bias_.data(), DType::f32, {d.HV, d.K}) : TensorView(dt_bias_.data(), DType::f32, {d.HV});
+  args.mixer.dt_bias =
+      kda ? TensorView(dt_bias_.data(), DType::f32, {d.HV, d.K}) : TensorView(dt_bias_.data(), DType::f32, {d.HV});
   if (kda) args.mixer.lower_bound = -5.0f;
   args.window.q = TensorView(q_.data(), d.act_dtype, {B, T, d.H, d.K});
   args.window.k = TensorView(k_.data(), d.act_dtype, {B, T, d.H, d.K});
   args.window.v = TensorView(v_.data(), d.act_dtype, {B, T, d.HV, d.V});
-  args.window.a = kda ? TensorView(a_.data(), d.act_dtype, {B, T, d.HV, d.K}) : TensorView(a_.data(), d.act_dtype, {B, T, d.HV});
+  args.window.a =
+      kda ? TensorView(a_.data(), d.act_dtype, {B, T, d.HV, d.K}) : TensorView(a_.data(), d.act_dtype, {B, T, d.HV});
   args.window.b = TensorView(b_.data(), d.act_dtype, {B, T, d.HV});
   args.window.slot_ids = slot_ids;
   args.state = state;
@@ -157,8 +166,10 @@ Status check_case(const Desc& desc, std::string_view impl) {
   Rig judged(small, 0), reference(small, 0);
   if (Status s = judged.call(impl); !s.ok()) return s;
   if (Status s = reference.call("reference"); !s.ok()) return s;
-  if (judged.state() != reference.state()) return {Code::internal, fmt::format("{}: the state differs from the reference's", to_string(desc))};
-  if (judged.out() != reference.out()) return {Code::internal, fmt::format("{}: the outputs differ from the reference's", to_string(desc))};
+  if (judged.state() != reference.state())
+    return {Code::internal, fmt::format("{}: the state differs from the reference's", to_string(desc))};
+  if (judged.out() != reference.out())
+    return {Code::internal, fmt::format("{}: the outputs differ from the reference's", to_string(desc))};
   return {};
 }
 

@@ -16,7 +16,8 @@ struct Case {
   Desc desc;
 };
 
-/// decode, verify and fold at the shapes of Qwen3.5-35B (16/32), 27B (16/48), Kimi-Linear (32/32) and K3 at TP8 (12/12), K = V = 128.
+/// decode, verify and fold at the shapes of Qwen3.5-35B (16/32), 27B (16/48), Kimi-Linear (32/32) and K3 at TP8
+/// (12/12), K = V = 128.
 std::vector<Case> standard_cases();
 
 /// The tensors of one case, with random contents and enough slots that consecutive calls find nothing in the cache.

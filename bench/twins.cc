@@ -57,7 +57,8 @@ float MultiplyAdd(int64_t vectors, float seed) {
     c8 = hn::MulAdd(c8, x, y);
     c9 = hn::MulAdd(c9, x, y);
   }
-  const auto s = hn::Add(hn::Add(hn::Add(c0, c1), hn::Add(c2, c3)), hn::Add(hn::Add(c4, c5), hn::Add(hn::Add(c6, c7), hn::Add(c8, c9))));
+  const auto s = hn::Add(hn::Add(hn::Add(c0, c1), hn::Add(c2, c3)),
+                         hn::Add(hn::Add(c4, c5), hn::Add(hn::Add(c6, c7), hn::Add(c8, c9))));
   return hn::GetLane(s);
 }
 

@@ -13,11 +13,12 @@ struct Piece {
   int64_t bytes;  ///< a multiple of 64
 };
 
-/// Reads every piece once and, with `write`, stores what it read. Pieces are spread over the threads as tasks of a call are.
+/// Reads every piece once and, with `write`, stores what it read. Pieces are spread over the threads as tasks of a call
+/// are.
 void move_bytes(std::span<const Piece> pieces, bool write, int threads);
 
-/// `fmas` multiply-adds (counted per element) from registers, spread over the threads, in full vectors of the best instruction
-/// set. Returns a value that depends on all of them.
+/// `fmas` multiply-adds (counted per element) from registers, spread over the threads, in full vectors of the best
+/// instruction set. Returns a value that depends on all of them.
 float multiply_add(int64_t fmas, int threads);
 
 }  // namespace ringfold::bench

@@ -7,8 +7,9 @@
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "engine/vector_ops.cc"
-#include "engine/simd-inl.h"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
+
+#include "engine/simd-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace ringfold::engine::HWY_NAMESPACE {

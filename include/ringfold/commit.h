@@ -15,10 +15,10 @@ struct CommitArgs {
   std::string_view impl;
 };
 
-/// Consumes the pending window of every row: folds the accepted rows of all layers into the checkpoints, forms the new conv
-/// windows, stores snapshots, clears the cursors. A row is committed in all of these or in none (spec C18).
-/// A layer whose verify (or conv_verify, where the pool has a conv) did not run since the last commit has no pending window,
-/// so the row is refused.
+/// Consumes the pending window of every row: folds the accepted rows of all layers into the checkpoints, forms the new
+/// conv windows, stores snapshots, clears the cursors. A row is committed in all of these or in none (spec C18). A
+/// layer whose verify (or conv_verify, where the pool has a conv) did not run since the last commit has no pending
+/// window, so the row is refused.
 ///
 /// Row errors: slot_out_of_range, duplicate_slot, accept_out_of_range, no_pending_window, stale_generation,
 /// track_out_of_range, slot_not_acquired.

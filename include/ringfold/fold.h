@@ -10,17 +10,17 @@
 namespace ringfold {
 
 struct FoldArgs {
-  bool qk_l2norm = true;     ///< as in the verify that wrote the ring
-  TensorView state;          ///< [slots,HV,V,K] or [layers,slots,HV,V,K]; read and written
-  Ring ring;                 ///< with a leading [layers] where `state` has it; only read
+  bool qk_l2norm = true;            ///< as in the verify that wrote the ring
+  TensorView state;                 ///< [slots,HV,V,K] or [layers,slots,HV,V,K]; read and written
+  Ring ring;                        ///< with a leading [layers] where `state` has it; only read
   std::span<const int32_t> layers;  ///< which layers, in any order, none twice; empty: all
-  TensorView slot_ids;       ///< i32 [B]; negative: null row
-  TensorView num_accepted;   ///< i32 [B]; 0 .. rows (of the pending window where `pending` is given)
-  TensorView track_slots;    ///< optional; i32 [B]; where to store a snapshot; negative: none for this row
-  TensorView track_steps;    ///< with track_slots; i32 [B]; ring row t after which the snapshot is taken
-                             ///< (0: after the first token); negative: none. Must be < num_accepted
-  TensorView pending;        ///< optional; i32 [slots] or [layers,slots]; rows done are set to kNoWindow
-  TensorView row_status;     ///< optional; i32 [B], written; see VerifyArgs
+  TensorView slot_ids;              ///< i32 [B]; negative: null row
+  TensorView num_accepted;          ///< i32 [B]; 0 .. rows (of the pending window where `pending` is given)
+  TensorView track_slots;           ///< optional; i32 [B]; where to store a snapshot; negative: none for this row
+  TensorView track_steps;           ///< with track_slots; i32 [B]; ring row t after which the snapshot is taken
+                                    ///< (0: after the first token); negative: none. Must be < num_accepted
+  TensorView pending;               ///< optional; i32 [slots] or [layers,slots]; rows done are set to kNoWindow
+  TensorView row_status;            ///< optional; i32 [B], written; see VerifyArgs
   StateRounding state_rounding = StateRounding::per_commit;
   std::string_view impl;
 };

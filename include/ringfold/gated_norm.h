@@ -8,8 +8,8 @@
 
 namespace ringfold {
 
-/// y = x / sqrt(mean(x^2) + eps) * weight * gate(z) per head, in fp32, rounded once. gate is silu(z) = z * sigmoid(z) (Qwen)
-/// or sigmoid(z) (Kimi). The sum over V has the canonical order of docs/math.md.
+/// y = x / sqrt(mean(x^2) + eps) * weight * gate(z) per head, in fp32, rounded once. gate is silu(z) = z * sigmoid(z)
+/// (Qwen) or sigmoid(z) (Kimi). The sum over V has the canonical order of docs/math.md.
 struct GatedNormArgs {
   TensorView x;       ///< float [tokens,HV,V]; read
   TensorView z;       ///< float [tokens,HV,V]; read

@@ -5,24 +5,25 @@
 #include <memory>
 #include <span>
 
+#include "ringfold/conv.h"
 #include "ringfold/decode.h"
 #include "ringfold/fold.h"
-#include "ringfold/conv.h"
 #include "ringfold/verify.h"
 
 namespace ringfold {
 
-/// What a pool is made for. All layers of one pool have the same shape; a model that mixes shapes uses one pool for each.
+/// What a pool is made for. All layers of one pool have the same shape; a model that mixes shapes uses one pool for
+/// each.
 struct PoolConfig {
   int64_t layers = 1;
   int64_t slots = 0;
   int64_t H = 0, HV = 0, K = 0, V = 0;
   MixerKind kind = MixerKind::gdn;
   DType state_dtype = DType::f32;
-  DType act_dtype = DType::f32;    ///< dtype of ring k and v, conv windows and conv inputs
-  int64_t ring_rows = 0;           ///< largest window (drafts + 1), 1 .. kMaxWindow
-  int64_t conv_channels = 0;       ///< C of the short conv; 0: the layers have none
-  int64_t conv_width = 4;          ///< W, 2 .. 4
+  DType act_dtype = DType::f32;  ///< dtype of ring k and v, conv windows and conv inputs
+  int64_t ring_rows = 0;         ///< largest window (drafts + 1), 1 .. kMaxWindow
+  int64_t conv_channels = 0;     ///< C of the short conv; 0: the layers have none
+  int64_t conv_width = 4;        ///< W, 2 .. 4
   bool qk_l2norm = true;
   StateRounding state_rounding = StateRounding::per_commit;
   FoldPolicy fold_policy = FoldPolicy::on_commit;
@@ -49,8 +50,8 @@ struct PoolBytes {
 /// The bytes that a pool of this description allocates. Errors: invalid_argument, unsupported as Pool::create.
 Status pool_bytes(const PoolConfig& config, PoolBytes* bytes);
 
-/// Owns the memory; allocates only in create(). Not thread-safe: calls on one pool, and compute calls on its views, must
-/// be ordered by the caller. Slot 0 is an ordinary slot.
+/// Owns the memory; allocates only in create(). Not thread-safe: calls on one pool, and compute calls on its views,
+/// must be ordered by the caller. Slot 0 is an ordinary slot.
 class Pool {
  public:
   /// Errors: invalid_argument, unsupported (a fold policy that is not built), out_of_memory.
@@ -73,8 +74,8 @@ class Pool {
   /// As if acquired anew, under the same handle: everything zero, nothing pending.
   Status reset(Slot slot);
 
-  /// Copies state, conv window, ring and pending window from src[i] to dst[i], all at once: every source is read as it was
-  /// before the call, so chains (1->2, 2->3) and cycles (1->2, 2->1) do what they say. No dst twice.
+  /// Copies state, conv window, ring and pending window from src[i] to dst[i], all at once: every source is read as it
+  /// was before the call, so chains (1->2, 2->3) and cycles (1->2, 2->1) do what they say. No dst twice.
   Status copy(std::span<const Slot> src, std::span<const Slot> dst);
 
   /// Writes the logical state of `src` after `n` rows of its pending window to `dst` (state and conv window; nothing
@@ -94,15 +95,15 @@ class Pool {
   TensorView state(int64_t layer) const;
   Ring ring() const;
   Ring ring(int64_t layer) const;
-  TensorView pending() const;             ///< i32 [layers,slots]
+  TensorView pending() const;  ///< i32 [layers,slots]
   TensorView pending(int64_t layer) const;
-  TensorView conv_state() const;          ///< [layers,slots,C,W-1]
+  TensorView conv_state() const;  ///< [layers,slots,C,W-1]
   TensorView conv_state(int64_t layer) const;
-  TensorView conv_ring() const;           ///< [layers,slots,rows,C]
+  TensorView conv_ring() const;  ///< [layers,slots,rows,C]
   TensorView conv_ring(int64_t layer) const;
-  TensorView conv_pending() const;        ///< i32 [layers,slots]
+  TensorView conv_pending() const;  ///< i32 [layers,slots]
   TensorView conv_pending(int64_t layer) const;
-  TensorView generations() const;         ///< i32 [slots]
+  TensorView generations() const;  ///< i32 [slots]
 
   /// Fills state, ring, pending (and dtypes that go with them) of a call on `layer`; the caller adds the window.
   void bind(int64_t layer, VerifyArgs* args) const;

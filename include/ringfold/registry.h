@@ -32,13 +32,13 @@ struct Desc {
 
 /// How it will be run. Comparable and printable.
 struct Plan {
-  std::string_view impl;      ///< name of the implementation
-  int64_t tasks = 0;          ///< independent pieces of work
-  int64_t v_parts = 1;        ///< pieces that one head's V is cut into
+  std::string_view impl;  ///< name of the implementation
+  int64_t tasks = 0;      ///< independent pieces of work
+  int64_t v_parts = 1;    ///< pieces that one head's V is cut into
   int threads = 1;
-  int64_t bytes_read = 0;     ///< of states, rings, inputs, for all rows (no cache effects)
+  int64_t bytes_read = 0;  ///< of states, rings, inputs, for all rows (no cache effects)
   int64_t bytes_written = 0;
-  int64_t fmas = 0;           ///< multiply-add instructions' worth of work, per element, for all rows
+  int64_t fmas = 0;  ///< multiply-add instructions' worth of work, per element, for all rows
   bool operator==(const Plan&) const = default;
 };
 
@@ -50,10 +50,10 @@ struct Candidate {
 
 /// Bytes that one request needs, and bytes that one step moves, for one layer.
 struct Footprint {
-  int64_t state_bytes = 0;       ///< one checkpoint
-  int64_t ring_row_bytes = 0;    ///< one ring row of one slot
-  int64_t ring_bytes = 0;        ///< the ring of one slot: `window` rows
-  int64_t snapshot_bytes = 0;    ///< the alternative: one state per draft token, `window` of them
+  int64_t state_bytes = 0;          ///< one checkpoint
+  int64_t ring_row_bytes = 0;       ///< one ring row of one slot
+  int64_t ring_bytes = 0;           ///< the ring of one slot: `window` rows
+  int64_t snapshot_bytes = 0;       ///< the alternative: one state per draft token, `window` of them
   int64_t step_on_commit = 0;       ///< bytes of state and ring moved per step and request: 3 passes over the state
   int64_t step_on_next_verify = 0;  ///< 2 passes
   int64_t step_lazy = 0;            ///< 1 pass + 2 per flush cycle + history reads
@@ -72,8 +72,8 @@ struct Explanation {
 std::vector<std::string_view> implementations(Device device = Device::cpu);
 
 /// Every candidate with its reason, and the plan. Pure: same arguments, same answer.
-/// Errors: not_found (`impl` unknown), unsupported (no candidate serves, or the forced one does not; candidates are filled
-/// in all the same).
+/// Errors: not_found (`impl` unknown), unsupported (no candidate serves, or the forced one does not; candidates are
+/// filled in all the same).
 Status explain(const Desc& desc, std::string_view impl, Explanation* explanation);
 
 /// Footprint of a layer with this description (rows is ignored). `accepted_per_step` is used by the lazy policy.

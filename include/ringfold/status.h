@@ -38,16 +38,16 @@ class [[nodiscard]] Status {
 /// The numbers are stable: they appear in case files and in the C ABI.
 enum class RowStatus : int32_t {
   done = 0,
-  null_row = 1,              ///< negative slot id: skipped, outputs are zeros
-  slot_out_of_range = 2,     ///< slot id >= number of slots
-  duplicate_slot = 3,        ///< the slot is written by more than one row of this call
-  accept_out_of_range = 4,   ///< num_accepted < 0, or more than the pending window holds
-  no_pending_window = 5,     ///< commit without a verify before it, or a second commit of one window
-  stale_generation = 6,      ///< the slot was released (and perhaps acquired again) since the handle was taken
-  window_too_long = 7,       ///< more tokens than the ring has rows
-  track_out_of_range = 8,    ///< track_slots past the pool, or track_steps not among the accepted rows
-  slot_not_acquired = 9,     ///< the slot is free
-  bad_window_bounds = 10,    ///< cu_seqlens not ascending, or past the number of tokens
+  null_row = 1,             ///< negative slot id: skipped, outputs are zeros
+  slot_out_of_range = 2,    ///< slot id >= number of slots
+  duplicate_slot = 3,       ///< the slot is written by more than one row of this call
+  accept_out_of_range = 4,  ///< num_accepted < 0, or more than the pending window holds
+  no_pending_window = 5,    ///< commit without a verify before it, or a second commit of one window
+  stale_generation = 6,     ///< the slot was released (and perhaps acquired again) since the handle was taken
+  window_too_long = 7,      ///< more tokens than the ring has rows
+  track_out_of_range = 8,   ///< track_slots past the pool, or track_steps not among the accepted rows
+  slot_not_acquired = 9,    ///< the slot is free
+  bad_window_bounds = 10,   ///< cu_seqlens not ascending, or past the number of tokens
 };
 
 /// Stable lower-case name of a row status, for example "no_pending_window".

@@ -55,7 +55,7 @@ inline constexpr int kMaxConvWidth = 4;
 
 /// Values of a `pending` array (one int32 per layer and slot): the length of the window that the last verify
 /// recorded there and no commit has consumed, or one of these.
-inline constexpr int32_t kNoWindow = -1;      ///< nothing recorded since the last commit
-inline constexpr int32_t kNotAcquired = -2;   ///< the slot is free; verify, decode and commit refuse it
+inline constexpr int32_t kNoWindow = -1;     ///< nothing recorded since the last commit
+inline constexpr int32_t kNotAcquired = -2;  ///< the slot is free; verify, decode and commit refuse it
 
 }  // namespace ringfold

@@ -29,11 +29,11 @@ struct VerifyArgs {
   Ring ring;             ///< optional; rows 0 .. T-1 of each row's slot are written
   TensorView snapshots;  ///< optional; state dtype [B,T,HV,V,K] or [tokens,HV,V,K]; the state after each token, written
   TensorView pending;    ///< optional; i32 [slots]; with a ring: set to the window's length for each row done
-  TensorView row_status; ///< optional; i32 [B], written (RowStatus). Without it a refused row fails the whole call,
-                         ///< and then nothing is written
+  TensorView row_status;  ///< optional; i32 [B], written (RowStatus). Without it a refused row fails the whole call,
+                          ///< and then nothing is written
   Numerics numerics = Numerics::exact;
   StateRounding state_rounding = StateRounding::per_commit;
-  std::string_view impl; ///< force an implementation by name; empty: the best that serves
+  std::string_view impl;  ///< force an implementation by name; empty: the best that serves
 };
 
 /// Computes the outputs of every row's window from its checkpoint and records the raw inputs in the ring.

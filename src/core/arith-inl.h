@@ -1,10 +1,11 @@
 // The arithmetic of ringfold, once, for scalars (host and device) and for vectors of every instruction set.
 //
-// Include this inside the namespace that is to hold it, after defining RF_FN (function qualifiers); it has no include guard,
-// since each Highway target includes it anew. Everything is a template over Ops, which supplies F (float or vector of floats),
-// I (int32 likewise), M (a mask) and single IEEE operations on them. Formulas and their order are docs/math.md; every
-// operation here is one correctly rounded IEEE operation or an exact bit manipulation, so the bits do not depend on Ops.
-// Changing anything here changes results: golden hashes in tests/unit notice, and docs/notes/ must say why.
+// Include this inside the namespace that is to hold it, after defining RF_FN (function qualifiers); it has no include
+// guard, since each Highway target includes it anew. Everything is a template over Ops, which supplies F (float or
+// vector of floats), I (int32 likewise), M (a mask) and single IEEE operations on them. Formulas and their order are
+// docs/math.md; every operation here is one correctly rounded IEEE operation or an exact bit manipulation, so the bits
+// do not depend on Ops. Changing anything here changes results: golden hashes in tests/unit notice, and docs/notes/
+// must say why.
 
 // exp(x): error <= 1.1 ulp over the whole range, subnormal results included (measured: docs/numerics.md).
 // x = n ln2 + r, |r| <= ln2/2; polynomial of degree 7 in r; 2^n in two exact steps, so only the last product may round.
@@ -12,15 +13,15 @@ template <class O>
 RF_FN typename O::F exp(typename O::F x) {
   using F = typename O::F;
   using I = typename O::I;
-  const F magic = O::set(12582912.0f);                                    // 1.5 * 2^23: adding it rounds to an integer
-  const F hi = O::set(0x1.62e400p-1f), lo = O::set(0x1.7f7d1cp-20f);      // ln2 = hi + lo, n * hi exact
-  F c = O::select(O::lt(O::set(90.0f), x), O::set(90.0f), x);             // overflows to inf by itself from 88.7228 on
-  c = O::select(O::lt(c, O::set(-105.0f)), O::set(-105.0f), c);           // below -103.98 the result is 0
-  const F t = O::fma(c, O::set(0x1.715476p+0f), magic);                   // log2(e)
+  const F magic = O::set(12582912.0f);                                // 1.5 * 2^23: adding it rounds to an integer
+  const F hi = O::set(0x1.62e400p-1f), lo = O::set(0x1.7f7d1cp-20f);  // ln2 = hi + lo, n * hi exact
+  F c = O::select(O::lt(O::set(90.0f), x), O::set(90.0f), x);         // overflows to inf by itself from 88.7228 on
+  c = O::select(O::lt(c, O::set(-105.0f)), O::set(-105.0f), c);       // below -103.98 the result is 0
+  const F t = O::fma(c, O::set(0x1.715476p+0f), magic);               // log2(e)
   const F n = O::sub(t, magic);
   F r = O::fma(n, O::neg(hi), c);
   r = O::fma(n, O::neg(lo), r);
-  F p = O::set(0x1.a01a02p-13f);                                          // 1/7!, then 1/6! .. 1/2!
+  F p = O::set(0x1.a01a02p-13f);  // 1/7!, then 1/6! .. 1/2!
   p = O::fma(p, r, O::set(0x1.6c16c2p-10f));
   p = O::fma(p, r, O::set(0x1.111112p-7f));
   p = O::fma(p, r, O::set(0x1.555556p-5f));
@@ -46,7 +47,8 @@ RF_FN typename O::F log1p(typename O::F y) {
   const F u = O::add(one, y);
   const I k = O::template shr<23>(O::isub(O::bits(u), O::iset(0x3f3504f3)));
   const F m = O::from_bits(O::isub(O::bits(u), O::template shl<23>(k)));
-  // What the sum lost, exactly (fast two-sum in the order of magnitudes), scaled like m. From 2^60 on it is beyond notice.
+  // What the sum lost, exactly (fast two-sum in the order of magnitudes), scaled like m. From 2^60 on it is beyond
+  // notice.
   const F lost = O::select(O::lt(O::abs(y), one), O::sub(y, O::sub(u, one)), O::sub(one, O::sub(u, y)));
   const I k60 = O::imin(k, O::iset(60));
   const F down = O::from_bits(O::template shl<23>(O::isub(O::iset(127), k60)));
@@ -76,8 +78,8 @@ RF_FN typename O::F log1p(typename O::F y) {
 }
 
 // sigmoid(x) = 1/(1+exp(-x)), error <= 2 ulp (measured: docs/numerics.md). Both signs go through z = exp(-|x|), so that
-// nothing overflows and very negative x keep their subnormal results. The quotient is corrected once for the rounding of
-// 1+z and of itself; without that the error reaches 2.4 ulp.
+// nothing overflows and very negative x keep their subnormal results. The quotient is corrected once for the rounding
+// of 1+z and of itself; without that the error reaches 2.4 ulp.
 template <class O>
 RF_FN typename O::F sigmoid(typename O::F x) {
   using F = typename O::F;
@@ -162,13 +164,14 @@ RF_FN typename O::F gated(typename O::F x, typename O::F r, typename O::F weight
 }
 
 // The canonical sum over K: groups of kGroup consecutive elements, in each a product and then an fma chain in ascending
-// order (group_step), then the halving tree over the groups (tree_sum). Groups and elements that do not exist take no part.
-// `x` holds the groups' partial sums with `stride` between them and is overwritten; the result is x[0].
+// order (group_step), then the halving tree over the groups (tree_sum). Groups and elements that do not exist take no
+// part. `x` holds the groups' partial sums with `stride` between them and is overwritten; the result is x[0].
 template <class O>
 RF_FN typename O::F group_step(bool first, typename O::F a, typename O::F b, typename O::F chain) {
   return first ? O::mul(a, b) : O::fma(a, b, chain);
 }
-// The same tree for a number of groups known to the compiler, in registers: the part of it that ends in x[r] before level s = m/2.
+// The same tree for a number of groups known to the compiler, in registers: the part of it that ends in x[r] before
+// level s = m/2.
 template <class O, int kGroups, int r, int m>
 RF_FN typename O::F subtree(const typename O::F* x, int stride) {
   if constexpr (m >= kGroups) {

@@ -17,8 +17,8 @@ namespace ringfold::arith {
 /// Elements of one group of the canonical sum.
 inline constexpr int kGroup = 8;
 
-/// Single IEEE operations on floats. Needs -ffp-contract=off on the host; on the device the _rn forms keep the compiler from
-/// contracting, and the unit must be built without flush-to-zero.
+/// Single IEEE operations on floats. Needs -ffp-contract=off on the host; on the device the _rn forms keep the compiler
+/// from contracting, and the unit must be built without flush-to-zero.
 struct Scalar {
   using F = float;
   using I = int32_t;

@@ -29,12 +29,14 @@ Status check_view(const char* name, const TensorView& view, std::initializer_lis
   for (const Dim& d : shape) fits = fits && view.shape[i++] == d.size;
   if (!fits) return invalid(name, shape_text(shape), to_string(view));
   if (view.device != Device::cpu) {
-    return {Code::unsupported, fmt::format("{}: expected memory of the CPU, found cuda (this build has no CUDA backend)", name)};
+    return {Code::unsupported,
+            fmt::format("{}: expected memory of the CPU, found cuda (this build has no CUDA backend)", name)};
   }
   if (view.elements() == 0) return {};
   if (view.data == nullptr) return invalid(name, shape_text(shape), "a null pointer");
   if (reinterpret_cast<uintptr_t>(view.data) % size_of(view.dtype) != 0) {
-    return invalid(name, fmt::format("an address aligned to {} bytes", size_of(view.dtype)), fmt::format("{}", view.data));
+    return invalid(name, fmt::format("an address aligned to {} bytes", size_of(view.dtype)),
+                   fmt::format("{}", view.data));
   }
   if (inner == Inner::packed && view.rank > 0 && view.shape[view.rank - 1] > 1 && view.stride[view.rank - 1] != 1) {
     return invalid(name, "innermost stride 1", to_string(view));

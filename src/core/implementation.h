@@ -9,14 +9,14 @@
 
 namespace ringfold::detail {
 
-/// One entry of the dispatch list. All entry points get validated params and must give the same bits (`exact` numerics).
-/// They do not fail, allocate or throw.
+/// One entry of the dispatch list. All entry points get validated params and must give the same bits (`exact`
+/// numerics). They do not fail, allocate or throw.
 struct Implementation {
   std::string_view name;
   Device device = Device::cpu;
-  bool (*available)() = nullptr;                  ///< can this machine run it?
-  std::string (*refusal)(const Desc&) = nullptr;  ///< why it cannot serve; empty: it serves
-  Plan (*plan)(const Desc&) = nullptr;            ///< pure
+  bool (*available)() = nullptr;                          ///< can this machine run it?
+  std::string (*refusal)(const Desc&) = nullptr;          ///< why it cannot serve; empty: it serves
+  Plan (*plan)(const Desc&) = nullptr;                    ///< pure
   void (*recurrence)(const RecurrenceParams&) = nullptr;  ///< verify, decode, fold
   void (*conv)(const ConvParams&) = nullptr;              ///< conv_verify, conv_decode
   void (*conv_commit)(const ConvParams&) = nullptr;

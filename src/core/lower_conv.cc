@@ -57,7 +57,8 @@ Status lower_conv(Op op, const ConvArgs& args, ConvParams* p, Desc* desc) {
     RINGFOLD_RETURN_IF_ERROR(check_view("bias", args.bias, {{"C", C}}));
     RINGFOLD_RETURN_IF_ERROR(check_float("bias", args.bias));
   }
-  RINGFOLD_RETURN_IF_ERROR(check_view("conv_state", args.conv_state, {{"slots", slots}, {"C", C}, {"W-1", W - 1}}, Inner::free));
+  RINGFOLD_RETURN_IF_ERROR(
+      check_view("conv_state", args.conv_state, {{"slots", slots}, {"C", C}, {"W-1", W - 1}}, Inner::free));
   RINGFOLD_RETURN_IF_ERROR(check_dtype("conv_state", args.conv_state, args.x.dtype));
   if (T > kMaxWindow) return invalid("x", fmt::format("T <= {}", kMaxWindow), fmt::format("T = {}", T));
   if (op == Op::conv_verify && !args.conv_ring.empty()) {
@@ -81,7 +82,8 @@ Status lower_conv(Op op, const ConvArgs& args, ConvParams* p, Desc* desc) {
   p->silu = args.silu;
   p->write_state = op == Op::conv_decode;
   const auto window = [&](const TensorView& v) {
-    return ragged ? Array{bytes(v), v.dtype, 0, 0, v.stride[0], 0} : Array{bytes(v), v.dtype, 0, v.stride[0], v.stride[1], 0};
+    return ragged ? Array{bytes(v), v.dtype, 0, 0, v.stride[0], 0}
+                  : Array{bytes(v), v.dtype, 0, v.stride[0], v.stride[1], 0};
   };
   p->x = window(args.x);
   p->out = window(args.out);
@@ -130,7 +132,8 @@ Status lower(const ConvCommitArgs& args, ConvParams* p, Desc* desc) {
   RINGFOLD_RETURN_IF_ERROR(check_ints("slot_ids", args.slot_ids, "B", B));
   RINGFOLD_RETURN_IF_ERROR(check_ints("num_accepted", args.num_accepted, "B", B));
   if (args.track_slots.empty() != args.track_steps.empty()) {
-    return invalid(args.track_slots.empty() ? "track_slots" : "track_steps", "both of track_slots and track_steps, or none", "nothing");
+    return invalid(args.track_slots.empty() ? "track_slots" : "track_steps",
+                   "both of track_slots and track_steps, or none", "nothing");
   }
   if (!args.track_slots.empty()) {
     RINGFOLD_RETURN_IF_ERROR(check_ints("track_slots", args.track_slots, "B", B));
@@ -172,7 +175,8 @@ Status lower(const GatedNormArgs& args, NormParams* p, Desc* desc) {
   }
   RINGFOLD_RETURN_IF_ERROR(check_view("weight", args.weight, {{"V", V}}));
   RINGFOLD_RETURN_IF_ERROR(check_float("weight", args.weight));
-  if (!(args.eps >= 0) || std::isinf(args.eps)) return invalid("eps", "a finite number, 0 or above", fmt::format("{}", args.eps));
+  if (!(args.eps >= 0) || std::isinf(args.eps))
+    return invalid("eps", "a finite number, 0 or above", fmt::format("{}", args.eps));
   if (args.out.data == args.x.data && args.out.dtype != args.x.dtype) {
     return invalid("out", "the dtype of x when it is x", to_string(args.out.dtype));
   }

@@ -44,12 +44,14 @@ Status check_mixer(const Mixer& m, int64_t HV, int64_t K) {
                    fmt::format("{}", m.softplus_threshold));
   }
   if (m.lower_bound && m.kind != MixerKind::kda) {
-    return invalid("mixer.lower_bound", "nothing for a GDN mixer (the safe gate is KDA's)", fmt::format("{}", *m.lower_bound));
+    return invalid("mixer.lower_bound", "nothing for a GDN mixer (the safe gate is KDA's)",
+                   fmt::format("{}", *m.lower_bound));
   }
   if (m.lower_bound && (!(*m.lower_bound < 0) || std::isinf(*m.lower_bound))) {
     return invalid("mixer.lower_bound", "a finite number below 0", fmt::format("{}", *m.lower_bound));
   }
-  if (m.scale && !std::isfinite(*m.scale)) return invalid("mixer.scale", "a finite number", fmt::format("{}", *m.scale));
+  if (m.scale && !std::isfinite(*m.scale))
+    return invalid("mixer.scale", "a finite number", fmt::format("{}", *m.scale));
   return {};
 }
 
@@ -60,7 +62,8 @@ void set_mixer(const Mixer& m, int64_t K, RecurrenceParams* p) {
   p->softplus_beta = m.softplus_beta;
   p->softplus_threshold = m.softplus_threshold;
   p->lower_bound = m.lower_bound.value_or(0);
-  // K^-0.5 as the correctly rounded float of the correctly rounded double: the same on every machine and in every environment.
+  // K^-0.5 as the correctly rounded float of the correctly rounded double: the same on every machine and in every
+  // environment.
   const FpGuard guard;
   p->scale = m.scale ? *m.scale : static_cast<float>(1.0 / std::sqrt(static_cast<double>(K)));
   p->A_log = static_cast<const float*>(m.A_log.data);
@@ -98,9 +101,11 @@ Status check_ring(const Ring& ring, const RingShape& n) {
   const auto check = [&](const char* name, const TensorView& v, Dim head, Dim inner, bool has_inner) {
     const Dim layers{"layers", n.layers}, slots{"slots", n.slots}, r{"rows", rows};
     if (n.layered) {
-      return has_inner ? check_view(name, v, {layers, slots, r, head, inner}) : check_view(name, v, {layers, slots, r, head}, Inner::free);
+      return has_inner ? check_view(name, v, {layers, slots, r, head, inner})
+                       : check_view(name, v, {layers, slots, r, head}, Inner::free);
     }
-    return has_inner ? check_view(name, v, {slots, r, head, inner}) : check_view(name, v, {slots, r, head}, Inner::free);
+    return has_inner ? check_view(name, v, {slots, r, head, inner})
+                     : check_view(name, v, {slots, r, head}, Inner::free);
   };
   const Dim H{"H", n.H}, HV{"HV", n.HV}, K{"K", n.K}, V{"V", n.V};
   RINGFOLD_RETURN_IF_ERROR(check("ring.k", ring.k, H, K, true));
@@ -144,7 +149,8 @@ Status lower_window(Op op, const Mixer& mixer, const Window& w, const TensorView
   const int64_t B = w.slot_ids.shape[0];
   const int64_t T = ragged ? 0 : w.v.shape[1];
   const int64_t tokens = ragged ? w.v.shape[0] : B * T;
-  if (!ragged && w.v.shape[0] != B) return invalid("window.v", fmt::format("B={} rows, as slot_ids has", B), to_string(w.v));
+  if (!ragged && w.v.shape[0] != B)
+    return invalid("window.v", fmt::format("B={} rows, as slot_ids has", B), to_string(w.v));
   if (T > kMaxWindow) return invalid("window.v", fmt::format("T <= {}", kMaxWindow), fmt::format("T = {}", T));
   const bool kda = mixer.kind == MixerKind::kda;
   const auto check = [&](const char* name, const TensorView& v, Dim head, Dim inner, bool has_inner) {
@@ -217,7 +223,8 @@ Status lower(const VerifyArgs& args, RecurrenceParams* p, Desc* desc) {
     RINGFOLD_RETURN_IF_ERROR(check_ring(args.ring, {false, 1, slots, p->H, p->HV, p->K, p->V, args.mixer.kind}));
     RINGFOLD_RETURN_IF_ERROR(check_dtype("ring.k", args.ring.k, w.v.dtype));
     if (p->window > args.ring.k.shape[1]) {
-      return invalid("window.v", fmt::format("T <= the ring's {} rows", args.ring.k.shape[1]), fmt::format("T = {}", p->window));
+      return invalid("window.v", fmt::format("T <= the ring's {} rows", args.ring.k.shape[1]),
+                     fmt::format("T = {}", p->window));
     }
     set_ring(args.ring, false, p);
   }
@@ -262,15 +269,17 @@ Status lower(const FoldArgs& args, RecurrenceParams* p, Desc* desc) {
   RINGFOLD_RETURN_IF_ERROR(check_ints("slot_ids", args.slot_ids, "B", B));
   RINGFOLD_RETURN_IF_ERROR(check_ints("num_accepted", args.num_accepted, "B", B));
   if (args.track_slots.empty() != args.track_steps.empty()) {
-    return invalid(args.track_slots.empty() ? "track_slots" : "track_steps", "both of track_slots and track_steps, or none", "nothing");
+    return invalid(args.track_slots.empty() ? "track_slots" : "track_steps",
+                   "both of track_slots and track_steps, or none", "nothing");
   }
   if (!args.track_slots.empty()) {
     RINGFOLD_RETURN_IF_ERROR(check_ints("track_slots", args.track_slots, "B", B));
     RINGFOLD_RETURN_IF_ERROR(check_ints("track_steps", args.track_steps, "B", B));
   }
   if (!args.pending.empty()) {
-    RINGFOLD_RETURN_IF_ERROR(layered ? check_view("pending", args.pending, {{"layers", layers}, {"slots", slots}}, Inner::free)
-                                     : check_view("pending", args.pending, {{"slots", slots}}, Inner::free));
+    RINGFOLD_RETURN_IF_ERROR(
+        layered ? check_view("pending", args.pending, {{"layers", layers}, {"slots", slots}}, Inner::free)
+                : check_view("pending", args.pending, {{"slots", slots}}, Inner::free));
     RINGFOLD_RETURN_IF_ERROR(check_dtype("pending", args.pending, DType::i32));
   }
   if (!args.row_status.empty()) RINGFOLD_RETURN_IF_ERROR(check_ints("row_status", args.row_status, "B", B));
@@ -278,8 +287,9 @@ Status lower(const FoldArgs& args, RecurrenceParams* p, Desc* desc) {
     if (l < 0 || l >= layers) return invalid("layers", fmt::format("0 .. {}", layers - 1), fmt::format("{}", l));
   }
   int64_t repeated = -1;
-  for_each_duplicate(static_cast<int64_t>(args.layers.size()), layers, [&](int64_t i) -> int64_t { return args.layers[i]; },
-                     [&](int64_t i) { repeated = args.layers[i]; });
+  for_each_duplicate(
+      static_cast<int64_t>(args.layers.size()), layers, [&](int64_t i) -> int64_t { return args.layers[i]; },
+      [&](int64_t i) { repeated = args.layers[i]; });
   if (repeated >= 0) return invalid("layers", "no layer twice", fmt::format("layer {} twice", repeated));
 
   p->rows = B;

@@ -12,13 +12,13 @@ template <class Enum>
 struct Names;
 
 // Each table lists the names in the order of the enumerators.
-#define RINGFOLD_NAMES(Enum, ...)                             \
-  template <>                                                 \
-  struct Names<Enum> {                                        \
-    static constexpr auto table = std::to_array<const char*>({__VA_ARGS__}); \
-  };                                                          \
-  const char* lookup(Enum value) {                            \
-    const auto i = static_cast<size_t>(value);                \
+#define RINGFOLD_NAMES(Enum, ...)                                             \
+  template <>                                                                 \
+  struct Names<Enum> {                                                        \
+    static constexpr auto table = std::to_array<const char*>({__VA_ARGS__});  \
+  };                                                                          \
+  const char* lookup(Enum value) {                                            \
+    const auto i = static_cast<size_t>(value);                                \
     return i < Names<Enum>::table.size() ? Names<Enum>::table[i] : "unknown"; \
   }
 

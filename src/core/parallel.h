@@ -6,8 +6,8 @@
 
 namespace ringfold::detail {
 
-/// Sets the calling thread's floating-point environment to IEEE defaults (round to nearest even, subnormals kept, no traps)
-/// and puts back what was there at the end of its life. Every worker of parallel_for has one.
+/// Sets the calling thread's floating-point environment to IEEE defaults (round to nearest even, subnormals kept, no
+/// traps) and puts back what was there at the end of its life. Every worker of parallel_for has one.
 class FpGuard {
  public:
   FpGuard();
@@ -32,7 +32,9 @@ template <class F>
 void parallel_chunks(int64_t tasks, int64_t chunk, int threads, F&& f) {
   parallel_ranges(
       tasks, chunk, threads,
-      [](void* context, int64_t begin, int64_t end) { (*static_cast<std::remove_reference_t<F>*>(context))(begin, end); },
+      [](void* context, int64_t begin, int64_t end) {
+        (*static_cast<std::remove_reference_t<F>*>(context))(begin, end);
+      },
       const_cast<void*>(static_cast<const void*>(&f)));
 }
 

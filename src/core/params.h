@@ -9,8 +9,9 @@
 
 namespace ringfold::detail {
 
-/// Address = data + element size * (layer*layer_stride + row*row_stride + token*token_stride + head*head_stride), innermost
-/// dimension packed. "row" is the batch row for inputs, the slot for rings. Strides in elements. Null data: absent.
+/// Address = data + element size * (layer*layer_stride + row*row_stride + token*token_stride + head*head_stride),
+/// innermost dimension packed. "row" is the batch row for inputs, the slot for rings. Strides in elements. Null data:
+/// absent.
 struct Array {
   std::byte* data = nullptr;
   DType dtype = DType::f32;
@@ -37,12 +38,12 @@ struct Ints {
 
 /// verify, snapshot verify, decode and fold are one recurrence with different sources and sinks.
 struct RecurrenceParams {
-  int64_t rows = 0;        ///< B
-  int64_t layers = 1;      ///< number of entries of layer_list, or of all layers
+  int64_t rows = 0;    ///< B
+  int64_t layers = 1;  ///< number of entries of layer_list, or of all layers
   int H = 0, HV = 0, K = 0, V = 0;
-  int max_window = 0;      ///< upper bound of every row's tokens
+  int max_window = 0;  ///< upper bound of every row's tokens
   int threads = 0;
-  int v_parts = 1;         ///< from the plan
+  int v_parts = 1;  ///< from the plan
 
   // Gate and normalisation.
   MixerKind kind = MixerKind::gdn;
@@ -55,17 +56,18 @@ struct RecurrenceParams {
 
   // Source: a window (q, k, v, a, b) or, for fold, the ring alone.
   bool from_ring = false;
-  Array q, k, v, a, b;             ///< a: head_stride is 1 for GDN
+  Array q, k, v, a, b;  ///< a: head_stride is 1 for GDN
   // Ring: written from a window (may be absent), or read by fold.
   Array ring_k, ring_v, ring_g, ring_beta;
 
   // Sinks.
-  Array out;                       ///< absent for fold
-  Array snapshots;                 ///< [tokens,HV,V,K] as (row, token, head); rows of V are V-strided below
+  Array out;        ///< absent for fold
+  Array snapshots;  ///< [tokens,HV,V,K] as (row, token, head); rows of V are V-strided below
   int64_t snapshot_v_stride = 0;
-  bool write_state = false;        ///< decode and fold
+  bool write_state = false;  ///< decode and fold
 
-  // The pool. Row v of head h of slot s: data + size * (layer*layer_stride + s*row_stride + h*head_stride + v*v_stride).
+  // The pool. Row v of head h of slot s: data + size * (layer*layer_stride + s*row_stride + h*head_stride +
+  // v*v_stride).
   Array state;
   int64_t state_v_stride = 0;
   StateRounding rounding = StateRounding::per_commit;
@@ -73,12 +75,12 @@ struct RecurrenceParams {
   // Rows.
   const int32_t* layer_list = nullptr;  ///< null: 0 .. layers-1
   Ints slot_ids;
-  Ints dst_slot_ids;               ///< optional: slot that is written (fold)
-  Ints cu_seqlens;                 ///< ragged windows; null: dense, `window` tokens each
-  int window = 0;                  ///< dense window length
-  Ints num_accepted;               ///< fold
-  Ints track_slots, track_steps;   ///< fold, optional
-  Ints judged;                     ///< optional: row statuses; only rows that are done take part
+  Ints dst_slot_ids;              ///< optional: slot that is written (fold)
+  Ints cu_seqlens;                ///< ragged windows; null: dense, `window` tokens each
+  int window = 0;                 ///< dense window length
+  Ints num_accepted;              ///< fold
+  Ints track_slots, track_steps;  ///< fold, optional
+  Ints judged;                    ///< optional: row statuses; only rows that are done take part
 
   bool live(int64_t row) const { return slot_ids[row] >= 0 && (!judged || judged[row] == 0); }
   /// Tokens of a row; 0 where the row was refused for its bounds, so that nobody touches what they point at.
@@ -102,16 +104,16 @@ struct ConvParams {
   bool write_state = false;  ///< conv_decode
   int threads = 0;
 
-  Array x, out;                     ///< (row, token); channels packed
+  Array x, out;  ///< (row, token); channels packed
   const std::byte* weight = nullptr;
   DType weight_dtype = DType::f32;
   int64_t weight_stride = 0;        ///< between channels
   const std::byte* bias = nullptr;  ///< packed; may be null
   DType bias_dtype = DType::f32;
 
-  Array state;                      ///< (layer, slot); then channel and tap strides
+  Array state;  ///< (layer, slot); then channel and tap strides
   int64_t state_channel_stride = 0, state_tap_stride = 0;
-  Array ring;                       ///< (layer, slot, ring row); channels packed; may be absent
+  Array ring;  ///< (layer, slot, ring row); channels packed; may be absent
 
   Ints slot_ids, dst_slot_ids, cu_seqlens, num_accepted, track_slots, track_steps, judged;
   int window = 0;

@@ -54,7 +54,8 @@ Plan traffic(const Desc& d) {
     case Op::conv_verify:
     case Op::conv_decode:
       plan.bytes_read = n * d.channels * (T + d.conv_width - 1) * bytes(d.act_dtype);
-      plan.bytes_written = n * d.channels * (d.op == Op::conv_verify ? 2 * T : T + d.conv_width - 1) * bytes(d.act_dtype);
+      plan.bytes_written =
+          n * d.channels * (d.op == Op::conv_verify ? 2 * T : T + d.conv_width - 1) * bytes(d.act_dtype);
       plan.fmas = n * d.channels * T * d.conv_width;
       break;
     case Op::conv_commit:
@@ -84,8 +85,8 @@ Footprint footprint(const Desc& d, double accepted_per_step) {
   // on_commit: verify reads S; fold reads and writes it. on_next_verify: one read and one write in the next verify.
   f.step_on_commit = std::llround(3 * state + record + replay);
   f.step_on_next_verify = std::llround(2 * state + record + replay);
-  // lazy: a ring of W rows is folded every (W - T) / accepted steps; in between verify reads half of it on average. W is at
-  // the minimum of the sum of both: W - T = sqrt(2 * accepted * state / row bytes), at least one step.
+  // lazy: a ring of W rows is folded every (W - T) / accepted steps; in between verify reads half of it on average. W
+  // is at the minimum of the sum of both: W - T = sqrt(2 * accepted * state / row bytes), at least one step.
   const double fill = std::max(accepted, std::sqrt(2 * accepted * state / row));
   const double period = accepted > 0 ? fill / accepted : 1;
   f.step_lazy = std::llround(state + state / period + record + fill / 2 * row);
@@ -96,14 +97,15 @@ Footprint footprint(const Desc& d, double accepted_per_step) {
 std::string to_string(const Desc& d) {
   std::string s = fmt::format("{} {} {} state {} act {}", to_string(d.op), to_string(d.device), to_string(d.numerics),
                               to_string(d.state_dtype), to_string(d.act_dtype));
-  if (d.channels > 0) return s + fmt::format(" B{} T{} C{} W{} layers {}", d.rows, d.window, d.channels, d.conv_width, d.layers);
-  return s + fmt::format(" {} H{} HV{} K{} V{} B{} T{} layers {} {} {}", to_string(d.kind), d.H, d.HV, d.K, d.V, d.rows, d.window,
-                         d.layers, to_string(d.state_rounding), to_string(d.fold_policy));
+  if (d.channels > 0)
+    return s + fmt::format(" B{} T{} C{} W{} layers {}", d.rows, d.window, d.channels, d.conv_width, d.layers);
+  return s + fmt::format(" {} H{} HV{} K{} V{} B{} T{} layers {} {} {}", to_string(d.kind), d.H, d.HV, d.K, d.V, d.rows,
+                         d.window, d.layers, to_string(d.state_rounding), to_string(d.fold_policy));
 }
 
 std::string to_string(const Plan& p) {
-  return fmt::format("{}: {} tasks on {} threads, V in {} parts, reads {} B, writes {} B, {} fmas", p.impl, p.tasks, p.threads,
-                     p.v_parts, p.bytes_read, p.bytes_written, p.fmas);
+  return fmt::format("{}: {} tasks on {} threads, V in {} parts, reads {} B, writes {} B, {} fmas", p.impl, p.tasks,
+                     p.threads, p.v_parts, p.bytes_read, p.bytes_written, p.fmas);
 }
 
 int num_threads() { return detail::thread_count(0); }

@@ -15,8 +15,8 @@ inline Ints ints(const TensorView& view) {
   return view.empty() ? Ints{} : Ints{static_cast<int32_t*>(view.data), view.stride[0]};
 }
 
-/// Calls on_duplicate(i) for every i in 0 .. n-1 whose id(i) occurs at another place too. Ids outside 0 .. limit-1 do not
-/// count. Linear in n for limits up to 2^17, no heap.
+/// Calls on_duplicate(i) for every i in 0 .. n-1 whose id(i) occurs at another place too. Ids outside 0 .. limit-1 do
+/// not count. Linear in n for limits up to 2^17, no heap.
 template <class Id, class OnDuplicate>
 void for_each_duplicate(int64_t n, int64_t limit, Id id, OnDuplicate on_duplicate) {
   constexpr int64_t kSpan = int64_t{1} << 17;
@@ -49,14 +49,14 @@ inline RowStatus judge_slot(int64_t slot, int64_t slots) {
   return slot < slots ? RowStatus::done : RowStatus::slot_out_of_range;
 }
 
-/// Judges rows 0 .. rows-1 with judge(row), then marks duplicates among the slots that the call writes: slot_ids[r], and
-/// track(r) (negative: none). Writes `row_status`, if given. If it is absent and a row is refused, returns an error that names
-/// the first such row, `call` and what is wrong.
+/// Judges rows 0 .. rows-1 with judge(row), then marks duplicates among the slots that the call writes: slot_ids[r],
+/// and track(r) (negative: none). Writes `row_status`, if given. If it is absent and a row is refused, returns an error
+/// that names the first such row, `call` and what is wrong.
 Status judge_rows_error(const char* call, int64_t row, RowStatus status);
 
 template <class Judge, class Track>
-Status judge_rows(const char* call, int64_t rows, int64_t slots, const Ints& slot_ids, const Ints& row_status, Judge judge,
-                  Track track) {
+Status judge_rows(const char* call, int64_t rows, int64_t slots, const Ints& slot_ids, const Ints& row_status,
+                  Judge judge, Track track) {
   const auto written = [&](int64_t i) -> int64_t { return i < rows ? slot_ids[i] : track(i - rows); };
   if (!row_status) {
     for (int64_t r = 0; r < rows; ++r) {

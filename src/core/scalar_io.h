@@ -24,7 +24,8 @@ inline void store(DType dtype, std::byte* data, int64_t i, float v) {
     std::memcpy(data + 4 * i, &v, 4);
     return;
   }
-  const auto h = static_cast<uint16_t>(dtype == DType::bf16 ? arith::to_bf16<arith::Scalar>(v) : arith::to_f16<arith::Scalar>(v));
+  const auto h =
+      static_cast<uint16_t>(dtype == DType::bf16 ? arith::to_bf16<arith::Scalar>(v) : arith::to_f16<arith::Scalar>(v));
   std::memcpy(data + 2 * i, &h, 2);
 }
 

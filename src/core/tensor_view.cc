@@ -61,8 +61,8 @@ TensorView TensorView::permute(std::initializer_list<int> order) const {
 
 std::string to_string(const TensorView& view) {
   if (view.empty()) return "nothing";
-  std::string s = fmt::format("{}[{}]", to_string(view.dtype),
-                              fmt::join(view.shape.begin(), view.shape.begin() + view.rank, ","));
+  std::string s =
+      fmt::format("{}[{}]", to_string(view.dtype), fmt::join(view.shape.begin(), view.shape.begin() + view.rank, ","));
   if (!view.packed()) {
     s += fmt::format(" strides [{}]", fmt::join(view.stride.begin(), view.stride.begin() + view.rank, ","));
   }

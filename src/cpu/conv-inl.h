@@ -24,7 +24,8 @@ constexpr int kConvChunk = 256;
 HWY_INLINE void LoadTaps(const ConvParams& p, int64_t c0, int n, float* to) {
   alignas(64) float rows[kConvChunk * kMaxConvWidth];
   for (int i = 0; i < n; ++i) {
-    for (int j = 0; j < p.width; ++j) rows[i * p.width + j] = load(p.weight_dtype, p.weight, (c0 + i) * p.weight_stride + j);
+    for (int j = 0; j < p.width; ++j)
+      rows[i * p.width + j] = load(p.weight_dtype, p.weight, (c0 + i) * p.weight_stride + j);
   }
   for (int i0 = 0; i0 < n; i0 += kLanes) {
     const float* at[kLanes];
@@ -107,7 +108,9 @@ void GatedNorm(const NormParams& p) {
       LoadRow(p.z.dtype, p.z.at(0, 0, token, h), p.V, z);
       const float r = arith::rms_divisor<arith::Scalar>(Dot(x, x, p.V), static_cast<float>(p.V), p.eps);
       for (int v = 0; v < p.V; v += kLanes) {
-        hn::Store(gated<Vector>(hn::Load(d, x + v), hn::Set(d, r), hn::Load(d, weight + v), hn::Load(d, z + v), p.silu_gate), d, x + v);
+        hn::Store(
+            gated<Vector>(hn::Load(d, x + v), hn::Set(d, r), hn::Load(d, weight + v), hn::Load(d, z + v), p.silu_gate),
+            d, x + v);
       }
       StoreRow(p.out.dtype, x, p.V, p.out.at(0, 0, token, h));
       // The padding must stay a number for the next head.

@@ -10,8 +10,8 @@
 #if HWY_ONCE
 namespace ringfold::cpu {
 
-ConvFn conv_for(int64_t target) { RINGFOLD_CHOOSE_TARGET(target, Conv) }
-NormFn gated_norm_for(int64_t target) { RINGFOLD_CHOOSE_TARGET(target, GatedNorm) }
+ConvFn conv_for(int64_t target) { RINGFOLD_CHOOSE_TARGET(target, Conv); }
+NormFn gated_norm_for(int64_t target) { RINGFOLD_CHOOSE_TARGET(target, GatedNorm); }
 
 }  // namespace ringfold::cpu
 #endif

@@ -112,7 +112,8 @@ HWY_INLINE Four Transpose4(const Four& r) {
 /// Elements k .. k+3 of kLanes rows, lanes are rows.
 HWY_INLINE Four LoadFour(const float* const* rows, int k) {
   const Vector::D d;
-  return Transpose4({LoadBlocks(d, rows, k), LoadBlocks(d, rows + 1, k), LoadBlocks(d, rows + 2, k), LoadBlocks(d, rows + 3, k)});
+  return Transpose4(
+      {LoadBlocks(d, rows, k), LoadBlocks(d, rows + 1, k), LoadBlocks(d, rows + 2, k), LoadBlocks(d, rows + 3, k)});
 }
 
 HWY_INLINE void StoreFour(const Four& c, float* to, int stride) {
@@ -138,7 +139,8 @@ HWY_INLINE void TransposeOut(const float* from, int stride, int n, float* const*
   int k = 0;
   for (; count == kLanes && k + 4 <= n; k += 4) {
     const float* at = from + k * stride;
-    const Four r = Transpose4({hn::LoadU(d, at), hn::LoadU(d, at + stride), hn::LoadU(d, at + 2 * stride), hn::LoadU(d, at + 3 * stride)});
+    const Four r = Transpose4(
+        {hn::LoadU(d, at), hn::LoadU(d, at + stride), hn::LoadU(d, at + 2 * stride), hn::LoadU(d, at + 3 * stride)});
     StoreBlocks(d, r.v0, rows, k);
     StoreBlocks(d, r.v1, rows + 1, k);
     StoreBlocks(d, r.v2, rows + 2, k);
@@ -157,8 +159,8 @@ struct StateRows {
   std::byte* row(int i) const { return data + i * stride * static_cast<int64_t>(size_of(type)); }
 };
 
-/// kLanes rows of the state as pointers to fp32, converted into `buffer` where they are 16 bits wide. Rows from `count` on repeat
-/// the last one; their lanes are computed and thrown away.
+/// kLanes rows of the state as pointers to fp32, converted into `buffer` where they are 16 bits wide. Rows from `count`
+/// on repeat the last one; their lanes are computed and thrown away.
 struct FloatRows {
   alignas(64) float buffer[kLanes * kMaxHeadDim];
   const float* rows[kLanes];
@@ -176,7 +178,8 @@ struct FloatRows {
   }
 };
 
-static HWY_NOINLINE HWY_MAYBE_UNUSED void StoreState(const float* from, int count, int width, int K, const StateRows& to) {
+static HWY_NOINLINE HWY_MAYBE_UNUSED void StoreState(const float* from, int count, int width, int K,
+                                                     const StateRows& to) {
   alignas(64) float converted[kLanes * kMaxHeadDim];
   float* rows[kLanes];
   for (int i0 = 0; i0 < count; i0 += kLanes) {

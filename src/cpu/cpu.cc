@@ -25,12 +25,8 @@ Plan plan(const Desc& desc) {
       plan.tasks = heads * plan.v_parts;
       break;
     }
-    case Op::gated_norm:
-      plan.tasks = desc.rows * desc.HV;
-      break;
-    default:
-      plan.tasks = desc.layers * desc.rows;
-      break;
+    case Op::gated_norm: plan.tasks = desc.rows * desc.HV; break;
+    default: plan.tasks = desc.layers * desc.rows; break;
   }
   return plan;
 }

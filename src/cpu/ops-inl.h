@@ -24,8 +24,9 @@ namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
 #if RINGFOLD_EMULATED_FMA
-// a*b+c rounded once, for doubles that hold floats. a*b is exact; the sum is rounded to odd (its last bit says whether anything
-// was lost), which makes the following rounding to float the only one that counts: 53 >= 2*24 + 2 (Boldo and Melquiond 2008).
+// a*b+c rounded once, for doubles that hold floats. a*b is exact; the sum is rounded to odd (its last bit says whether
+// anything was lost), which makes the following rounding to float the only one that counts: 53 >= 2*24 + 2 (Boldo and
+// Melquiond 2008).
 template <class D, class V>
 HWY_INLINE V FmaToOdd(D d, V a, V b, V c) {
   const hn::RebindToSigned<D> di;
@@ -86,7 +87,9 @@ struct Vector {
   static HWY_INLINE M lt(F a, F b) { return hn::Lt(a, b); }
   static HWY_INLINE M le(F a, F b) { return hn::Le(a, b); }
   static HWY_INLINE M eq(F a, F b) { return hn::Eq(a, b); }
-  static HWY_INLINE M ne(F a, F b) { return hn::Ne(a, b); }
+  static HWY_INLINE M ne(F a, F b) {
+    return hn::Not(hn::Eq(a, b));
+  }  // true for NaN, which Highway's Ne is not with AVX2
   static HWY_INLINE F select(M m, F a, F b) { return hn::IfThenElse(m, a, b); }
   static HWY_INLINE I iselect(M m, I a, I b) { return hn::IfThenElse(hn::RebindMask(DI(), m), a, b); }
   static HWY_INLINE I iadd(I a, I b) { return hn::Add(a, b); }

@@ -22,8 +22,8 @@ struct HeadTask {
   int v0, v1;  ///< rows of V that are this task's part of the head
 };
 
-/// Token vectors of a window. Those that a pass reads lie together, and tokens follow one another without gaps, so that a window
-/// of T tokens touches little cache: 16*T*K bytes and 4*T*V.
+/// Token vectors of a window. Those that a pass reads lie together, and tokens follow one another without gaps, so that
+/// a window of T tokens touches little cache: 16*T*K bytes and 4*T*V.
 class Tokens {
  public:
   /// Forgets what was prepared before.
@@ -128,8 +128,10 @@ HWY_INLINE void PrepareKey(const RecurrenceParams& p, const HeadTask& task, int6
   tokens->kq[t] = Dot(k, q, p.K);
 }
 
-// Row t of the ring of the task's slot takes what the recurrence is about to use: k and v as they came, g and beta as computed.
-HWY_INLINE void Record(const RecurrenceParams& p, const HeadTask& task, int64_t t, const float* g, int gates, float beta) {
+// Row t of the ring of the task's slot takes what the recurrence is about to use: k and v as they came, g and beta as
+// computed.
+HWY_INLINE void Record(const RecurrenceParams& p, const HeadTask& task, int64_t t, const float* g, int gates,
+                       float beta) {
   const int64_t row = p.window_row(task.row), at = p.window_token(task.row) + t;
   const auto size = static_cast<int64_t>(size_of(p.v.dtype));
   std::memcpy(p.ring_v.at(0, task.slot, t, task.hv) + task.v0 * size, p.v.at(0, row, at, task.hv) + task.v0 * size,
@@ -149,7 +151,8 @@ HWY_INLINE void PrepareToken(const RecurrenceParams& p, const HeadTask& task, bo
   const bool gdn = p.kind == MixerKind::gdn;
   if (key) PrepareKey(p, task, t, tokens);
   const detail::Array& values = p.from_ring ? p.ring_v : p.v;
-  const int64_t row = p.from_ring ? task.slot : p.window_row(task.row), at = p.from_ring ? t : p.window_token(task.row) + t;
+  const int64_t row = p.from_ring ? task.slot : p.window_row(task.row),
+                at = p.from_ring ? t : p.window_token(task.row) + t;
   LoadRow(values.dtype, values.at(task.layer, row, at, task.hv) + task.v0 * static_cast<int64_t>(size_of(values.dtype)),
           task.v1 - task.v0, tokens->v(t) + task.v0);
   alignas(64) float g[kMaxHeadDim];  // KDA

@@ -1,7 +1,8 @@
 // verify, snapshot verify, decode and fold: one recurrence over blocks of V.
 //
-// The working state of a block is transposed once, so that lanes are rows of V and no sum crosses lanes, and stays in cache for
-// all tokens of the window. One pass over it per token: updating with token t and both dots of token t+1 share the pass.
+// The working state of a block is transposed once, so that lanes are rows of V and no sum crosses lanes, and stays in
+// cache for all tokens of the window. One pass over it per token: updating with token t and both dots of token t+1
+// share the pass.
 #if defined(RINGFOLD_CPU_RECURRENCE_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef RINGFOLD_CPU_RECURRENCE_INL_H_
 #undef RINGFOLD_CPU_RECURRENCE_INL_H_
@@ -17,8 +18,8 @@ HWY_BEFORE_NAMESPACE();
 namespace ringfold::cpu {
 namespace HWY_NAMESPACE {
 
-/// Vectors of rows in a wide block. Two give 8 independent chains with AVX2, whose registers hold no more (three and four were
-/// slower: docs/notes); narrower targets take 16 rows.
+/// Vectors of rows in a wide block. Two give 8 independent chains with AVX2, whose registers hold no more (three and
+/// four were slower: docs/notes); narrower targets take 16 rows.
 constexpr int kWideVectors = kLanes >= 8 ? 2 : 16 / kLanes;
 
 /// What the working state is rounded to after each token.
@@ -34,8 +35,8 @@ HWY_INLINE Vector::F Rounded(Vector::F s) {
 /// How far ahead of the block in work its successors are requested.
 constexpr int64_t kAheadBytes = 16 << 10;
 
-/// Memory that will be read after the current block; a few lines are requested per pair of groups of k, so that it arrives in
-/// the second-level cache while this block computes (the first level is full of this one).
+/// Memory that will be read after the current block; a few lines are requested per pair of groups of k, so that it
+/// arrives in the second-level cache while this block computes (the first level is full of this one).
 struct Ahead {
   const std::byte* at = nullptr;
   int64_t lines = 0;  ///< left to request
@@ -49,11 +50,11 @@ struct Ahead {
   }
 };
 
-/// One pass over a block of kVectors vectors of rows: applies the token whose corrections are `u` (k, decay its vectors) and,
-/// with kDots, forms p = S.kd, and where kOut w = S.qd, of the next token.
+/// One pass over a block of kVectors vectors of rows: applies the token whose corrections are `u` (k, decay its
+/// vectors) and, with kDots, forms p = S.kd, and where kOut w = S.qd, of the next token.
 template <int kVectors, bool kDots, bool kOut, Rounding kRounding>
-HWY_INLINE void Pass(float* HWY_RESTRICT state, int K, const float* k, const float* decay, const Vector::F* u, const float* kd,
-                     const float* qd, Vector::F* p, Vector::F* w, Ahead* ahead) {
+HWY_INLINE void Pass(float* HWY_RESTRICT state, int K, const float* k, const float* decay, const Vector::F* u,
+                     const float* kd, const float* qd, Vector::F* p, Vector::F* w, Ahead* ahead) {
   constexpr int kWidth = kVectors * kLanes;
   const Vector::D d;
   Vector::F sums_p[kMaxHeadDim / kGroup][kVectors], sums_w[kMaxHeadDim / kGroup][kVectors];
@@ -106,11 +107,11 @@ HWY_INLINE void Pass(float* HWY_RESTRICT state, int K, const float* k, const flo
   }
 }
 
-/// Loads the working state of a block, state[k*kWidth + i] = row i at k, and forms p = S.kd, and where kOut w = S.qd, of the
-/// first token on the way. Without tokens (kd null) it only loads.
+/// Loads the working state of a block, state[k*kWidth + i] = row i at k, and forms p = S.kd, and where kOut w = S.qd,
+/// of the first token on the way. Without tokens (kd null) it only loads.
 template <int kVectors, bool kOut>
-HWY_INLINE void LoadPass(const StateRows& from, int count, int K, float* HWY_RESTRICT state, const float* kd, const float* qd,
-                         Vector::F* p, Vector::F* w, Ahead* ahead) {
+HWY_INLINE void LoadPass(const StateRows& from, int count, int K, float* HWY_RESTRICT state, const float* kd,
+                         const float* qd, Vector::F* p, Vector::F* w, Ahead* ahead) {
   constexpr int kWidth = kVectors * kLanes;
   FloatRows in;
   for (int j = 0; j < kVectors; ++j) {
@@ -155,11 +156,11 @@ HWY_INLINE void LoadPass(const StateRows& from, int count, int K, float* HWY_RES
 
 /// A block of rows of one head, from memory through all tokens and back.
 struct Block {
-  int v0, count;        ///< rows v0 .. v0+count-1 of V
+  int v0, count;  ///< rows v0 .. v0+count-1 of V
   int64_t tokens;
-  int64_t track_step;   ///< token after which the state goes to `track`; -1: none
+  int64_t track_step;         ///< token after which the state goes to `track`; -1: none
   StateRows from, to, track;  ///< `to` without data: not written back
-  std::byte* snapshots; ///< of token 0, row v0; null: none
+  std::byte* snapshots;       ///< of token 0, row v0; null: none
   int64_t snapshot_token_stride, snapshot_v_stride;
 };
 
@@ -173,15 +174,17 @@ HWY_NOINLINE void RunBlock(const RecurrenceParams& p, Tokens& tokens, const Bloc
   const auto keep = [&](const StateRows& to) HWY_ATTR { StoreState(state, block.count, kWidth, p.K, to); };
 
   const bool any = block.tokens > 0;
-  LoadPass<kVectors, kOut>(block.from, block.count, p.K, state, any ? tokens.kd(0) : nullptr, tokens.qd(0), pp, ww, &ahead);
+  LoadPass<kVectors, kOut>(block.from, block.count, p.K, state, any ? tokens.kd(0) : nullptr, tokens.qd(0), pp, ww,
+                           &ahead);
   if (!any && block.to.data) keep(block.to);
   for (int64_t t = 0; t < block.tokens; ++t) {
     if (t > 0) {
-      Pass<kVectors, true, kOut, kRounding>(state, p.K, tokens.k(t - 1), tokens.decay(t - 1), u, tokens.kd(t), tokens.qd(t), pp, ww,
-                                            &ahead);
+      Pass<kVectors, true, kOut, kRounding>(state, p.K, tokens.k(t - 1), tokens.decay(t - 1), u, tokens.kd(t),
+                                            tokens.qd(t), pp, ww, &ahead);
       if (t - 1 == block.track_step) keep(block.track);
       if (block.snapshots) {
-        keep({block.snapshots + (t - 1) * block.snapshot_token_stride * v_size, p.state.dtype, block.snapshot_v_stride});
+        keep(
+            {block.snapshots + (t - 1) * block.snapshot_token_stride * v_size, p.state.dtype, block.snapshot_v_stride});
       }
     }
     float* v = tokens.v(t) + block.v0;
@@ -192,9 +195,11 @@ HWY_NOINLINE void RunBlock(const RecurrenceParams& p, Tokens& tokens, const Bloc
   }
   if (!any || !(block.to.data || block.snapshots)) return;
   const int64_t last = block.tokens - 1;
-  Pass<kVectors, false, false, kRounding>(state, p.K, tokens.k(last), tokens.decay(last), u, nullptr, nullptr, nullptr, nullptr, &ahead);
+  Pass<kVectors, false, false, kRounding>(state, p.K, tokens.k(last), tokens.decay(last), u, nullptr, nullptr, nullptr,
+                                          nullptr, &ahead);
   if (last == block.track_step) keep(block.track);
-  if (block.snapshots) keep({block.snapshots + last * block.snapshot_token_stride * v_size, p.state.dtype, block.snapshot_v_stride});
+  if (block.snapshots)
+    keep({block.snapshots + last * block.snapshot_token_stride * v_size, p.state.dtype, block.snapshot_v_stride});
   if (block.to.data) keep(block.to);
 }
 
@@ -208,8 +213,10 @@ HWY_INLINE RunBlockFn ChooseOut(bool out) {
 template <int kVectors>
 HWY_INLINE RunBlockFn ChooseBlock(const RecurrenceParams& p) {
   const bool out = static_cast<bool>(p.out);
-  if (p.rounding == StateRounding::per_token && p.state.dtype == DType::bf16) return ChooseOut<kVectors, Rounding::bf16>(out);
-  if (p.rounding == StateRounding::per_token && p.state.dtype == DType::f16) return ChooseOut<kVectors, Rounding::f16>(out);
+  if (p.rounding == StateRounding::per_token && p.state.dtype == DType::bf16)
+    return ChooseOut<kVectors, Rounding::bf16>(out);
+  if (p.rounding == StateRounding::per_token && p.state.dtype == DType::f16)
+    return ChooseOut<kVectors, Rounding::f16>(out);
   return ChooseOut<kVectors, Rounding::none>(out);
 }
 
@@ -222,7 +229,8 @@ static HWY_NOINLINE HWY_MAYBE_UNUSED void RunHead(const RecurrenceParams& p, con
   PrepareScalars(p, task, count, tokens);
   for (int64_t t = 0; t < count; ++t) PrepareToken(p, task, key, t, tokens);
   const auto rows_at = [&](int64_t slot, int v) {
-    return StateRows{p.state.at(task.layer, slot, 0, task.hv) + v * p.state_v_stride * size, p.state.dtype, p.state_v_stride};
+    return StateRows{p.state.at(task.layer, slot, 0, task.hv) + v * p.state_v_stride * size, p.state.dtype,
+                     p.state_v_stride};
   };
   const int64_t dst = p.dst_slot_ids ? p.dst_slot_ids[task.row] : task.slot;
   const bool track = p.track_slots && p.track_slots[task.row] >= 0 && p.track_steps[task.row] >= 0;
@@ -234,11 +242,13 @@ static HWY_NOINLINE HWY_MAYBE_UNUSED void RunHead(const RecurrenceParams& p, con
     if (p.write_state) block.to = rows_at(dst, v);
     if (track) block.track = rows_at(p.track_slots[task.row], v);
     if (p.snapshots) {
-      block.snapshots = p.snapshots.at(0, p.window_row(task.row), p.window_token(task.row), task.hv) + v * p.snapshot_v_stride * size;
+      block.snapshots =
+          p.snapshots.at(0, p.window_row(task.row), p.window_token(task.row), task.hv) + v * p.snapshot_v_stride * size;
       block.snapshot_token_stride = p.snapshots.token_stride;
       block.snapshot_v_stride = p.snapshot_v_stride;
     }
-    // Blocks and heads follow one another in memory where the pool is packed; behind the last head comes the next row's slot.
+    // Blocks and heads follow one another in memory where the pool is packed; behind the last head comes the next row's
+    // slot.
     Ahead ahead;
     const int64_t slot_bytes = p.HV * p.state.head_stride * size;
     const int64_t at = (task.hv * p.state.head_stride + v * p.state_v_stride) * size + kAheadBytes;
@@ -247,7 +257,8 @@ static HWY_NOINLINE HWY_MAYBE_UNUSED void RunHead(const RecurrenceParams& p, con
       ahead.at = base + (at < slot_bytes ? at : at - slot_bytes);
       ahead.lines = (n * p.state_v_stride * size + 63) / 64;
       // Loading asks once a group and vector, every other pass once for two groups.
-      const int64_t requests = p.K / kGroup * (is_wide ? kWideVectors : 1) + (count - 1 + (p.write_state ? 1 : 0)) * (p.K / (2 * kGroup));
+      const int64_t requests =
+          p.K / kGroup * (is_wide ? kWideVectors : 1) + (count - 1 + (p.write_state ? 1 : 0)) * (p.K / (2 * kGroup));
       ahead.per_request = ahead.lines / HWY_MAX(1, requests) + 1;
     }
     (is_wide ? wide : narrow)(p, *tokens, block, ahead);
@@ -270,24 +281,25 @@ HWY_INLINE void ZeroOutputs(const RecurrenceParams& p, int64_t row, int hv, int 
 void Recurrence(const RecurrenceParams& p) {
   const int64_t parts = p.v_parts, tasks = p.layers * p.rows * p.HV * parts;
   const auto first_row = [&](int64_t part) { return v_part_begin(p.V, p.v_parts, static_cast<int>(part)); };
-  detail::parallel_chunks(tasks, chunk_size(tasks, detail::thread_count(p.threads)), p.threads, [&](int64_t begin, int64_t end) HWY_ATTR {
-    Tokens tokens;
-    tokens.Reset(p.K, p.V);
-    for (int64_t i = begin; i < end; ++i) {
-      const int64_t part = i % parts, row = i / parts / p.HV % p.rows, layer = p.layer(i / parts / p.HV / p.rows);
-      const int hv = static_cast<int>(i / parts % p.HV);
-      const int v0 = first_row(part), v1 = first_row(part + 1);
-      if (!p.live(row)) {
-        ZeroOutputs(p, row, hv, v0, v1);
-        continue;
-      }
-      const int64_t slot = p.slot_ids[row];
-      if (p.tokens(row) == 0 && (!p.dst_slot_ids || p.dst_slot_ids[row] == slot)) continue;
-      const int64_t next_row = row + 1 < p.rows && p.live(row + 1) ? p.slot_ids[row + 1] : -1;
-      const std::byte* next_slot = next_row >= 0 ? p.state.at(layer, next_row, 0, 0) : nullptr;
-      RunHead(p, {layer, row, slot, hv / (p.HV / p.H), hv, v0, v1}, &tokens, next_slot);
-    }
-  });
+  detail::parallel_chunks(
+      tasks, chunk_size(tasks, detail::thread_count(p.threads)), p.threads, [&](int64_t begin, int64_t end) HWY_ATTR {
+        Tokens tokens;
+        tokens.Reset(p.K, p.V);
+        for (int64_t i = begin; i < end; ++i) {
+          const int64_t part = i % parts, row = i / parts / p.HV % p.rows, layer = p.layer(i / parts / p.HV / p.rows);
+          const int hv = static_cast<int>(i / parts % p.HV);
+          const int v0 = first_row(part), v1 = first_row(part + 1);
+          if (!p.live(row)) {
+            ZeroOutputs(p, row, hv, v0, v1);
+            continue;
+          }
+          const int64_t slot = p.slot_ids[row];
+          if (p.tokens(row) == 0 && (!p.dst_slot_ids || p.dst_slot_ids[row] == slot)) continue;
+          const int64_t next_row = row + 1 < p.rows && p.live(row + 1) ? p.slot_ids[row + 1] : -1;
+          const std::byte* next_slot = next_row >= 0 ? p.state.at(layer, next_row, 0, 0) : nullptr;
+          RunHead(p, {layer, row, slot, hv / (p.HV / p.H), hv, v0, v1}, &tokens, next_slot);
+        }
+      });
 }
 
 }  // namespace HWY_NAMESPACE

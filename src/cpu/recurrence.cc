@@ -10,7 +10,7 @@
 #if HWY_ONCE
 namespace ringfold::cpu {
 
-RecurrenceFn recurrence_for(int64_t target) { RINGFOLD_CHOOSE_TARGET(target, Recurrence) }
+RecurrenceFn recurrence_for(int64_t target) { RINGFOLD_CHOOSE_TARGET(target, Recurrence); }
 
 }  // namespace ringfold::cpu
 #endif

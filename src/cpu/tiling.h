@@ -17,7 +17,8 @@ inline int v_part_begin(int V, int parts, int i) {
   return std::min(V, blocks * i / parts * kLeastRows);
 }
 
-/// Parts that V is cut into: as few as give every thread several tasks; preparing a token's vectors is repeated in each.
+/// Parts that V is cut into: as few as give every thread several tasks; preparing a token's vectors is repeated in
+/// each.
 inline int v_parts(int64_t heads, int64_t V, int threads) {
   const int64_t most = std::max<int64_t>(1, V / kLeastRows);
   int64_t parts = 1;

@@ -1,5 +1,6 @@
-// The public compute calls. Each one goes the same way: lower (validate), select, judge the rows, plan, run, move cursors.
-// Rows are judged after selecting, since that writes row_status, which a call that nothing serves must leave alone.
+// The public compute calls. Each one goes the same way: lower (validate), select, judge the rows, plan, run, move
+// cursors. Rows are judged after selecting, since that writes row_status, which a call that nothing serves must leave
+// alone.
 #include <algorithm>
 
 #include "core/check_view.h"
@@ -30,10 +31,10 @@ RowStatus first_of(std::initializer_list<RowStatus> statuses) {
 
 struct WindowRows {
   const char* call;
-  int64_t slots;      // of the pool
-  int64_t tokens;     // of the ragged inputs
-  int64_t most;       // longest window allowed
-  Ints pending;       // i32 [slots], optional
+  int64_t slots;   // of the pool
+  int64_t tokens;  // of the ragged inputs
+  int64_t most;    // longest window allowed
+  Ints pending;    // i32 [slots], optional
 };
 
 template <class Params>
@@ -122,7 +123,8 @@ Status decode(const DecodeArgs& args) {
   const Implementation* chosen = nullptr;
   RINGFOLD_RETURN_IF_ERROR(select(desc, args.impl, &chosen));
   const Ints pending = ints(args.pending);
-  RINGFOLD_RETURN_IF_ERROR(judge_windows({"decode", args.state.shape[0], args.window.v.shape[0], kMaxWindow, pending}, p));
+  RINGFOLD_RETURN_IF_ERROR(
+      judge_windows({"decode", args.state.shape[0], args.window.v.shape[0], kMaxWindow, pending}, p));
   plan_and_run(*chosen, desc, &p);
   drop_windows(p, pending);
   return {};
@@ -193,7 +195,9 @@ Status conv_commit(const ConvCommitArgs& args) {
   const int64_t slots = args.conv_state.shape[args.conv_state.rank - 3];
   RINGFOLD_RETURN_IF_ERROR(judge_rows(
       "conv_commit", p.rows, slots, p.slot_ids, p.judged,
-      [&](int64_t r) { return first_of({judge_slot(p.slot_ids[r], slots), judge_counts(p, r, slots, desc.window)}); },
+      [&](int64_t r) {
+        return first_of({judge_slot(p.slot_ids[r], slots), judge_counts(p, r, slots, desc.window)});
+      },
       [&](int64_t r) { return track_target(p, r); }));
   chosen->conv_commit(p);
   return {};

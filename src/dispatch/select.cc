@@ -48,7 +48,8 @@ std::string_view forced_name(std::string_view impl) {
 
 std::string all_names() {
   std::string names;
-  for (const Implementation* i : implementation_list()) names += fmt::format("{}{}", names.empty() ? "" : ", ", i->name);
+  for (const Implementation* i : implementation_list())
+    names += fmt::format("{}{}", names.empty() ? "" : ", ", i->name);
   return names;
 }
 

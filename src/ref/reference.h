@@ -1,5 +1,5 @@
-// The plain ring reference: every operation as scalar loops in the order of docs/math.md. Slow, last in the dispatch list, and
-// the bits that all other implementations must have.
+// The plain ring reference: every operation as scalar loops in the order of docs/math.md. Slow, last in the dispatch
+// list, and the bits that all other implementations must have.
 #pragma once
 
 #include "core/implementation.h"

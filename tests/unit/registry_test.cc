@@ -1,0 +1,114 @@
+// Dispatch, plans and footprints: pure functions.
+#include "ringfold/registry.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "cpu/tiling.h"
+
+namespace ringfold {
+namespace {
+
+using testing::HasSubstr;
+
+Desc qwen() {
+  Desc d;
+  d.H = 16, d.HV = 32, d.K = d.V = 128;
+  d.rows = 8, d.window = 4;
+  d.state_dtype = DType::f32;
+  d.act_dtype = DType::bf16;
+  return d;
+}
+
+TEST(Registry, TheReferenceEndsTheList) {
+  const auto names = implementations();
+  ASSERT_FALSE(names.empty());
+  EXPECT_EQ(names.back(), "reference");
+}
+
+TEST(Registry, EveryCandidateHasAReason) {
+  Explanation e;
+  ASSERT_TRUE(explain(qwen(), "", &e).ok());
+  int chosen = 0;
+  for (const Candidate& c : e.candidates) {
+    EXPECT_FALSE(c.reason.empty());
+    chosen += c.reason == "chosen" ? 1 : 0;
+  }
+  EXPECT_EQ(chosen, 1);
+  EXPECT_EQ(e.plan.impl, implementations().front());
+}
+
+TEST(Registry, SelectingIsPure) {
+  Explanation a, b;
+  ASSERT_TRUE(explain(qwen(), "", &a).ok());
+  ASSERT_TRUE(explain(qwen(), "", &b).ok());
+  EXPECT_EQ(a.plan, b.plan);
+  EXPECT_EQ(a.footprint, b.footprint);
+}
+
+TEST(Registry, ForcedNames) {
+  Explanation e;
+  ASSERT_TRUE(explain(qwen(), "reference", &e).ok());
+  EXPECT_EQ(e.plan.impl, "reference");
+  const Status unknown = explain(qwen(), "cpu.mmx", &e);
+  EXPECT_EQ(unknown.code(), Code::not_found);
+  EXPECT_THAT(unknown.message(), HasSubstr("cpu.mmx"));
+  EXPECT_THAT(unknown.message(), HasSubstr("reference"));
+}
+
+TEST(Registry, WhatIsNotBuiltIsRefusedWithAHint) {
+  Explanation e;
+  for (const FoldPolicy policy : {FoldPolicy::on_next_verify, FoldPolicy::lazy}) {
+    Desc d = qwen();
+    d.fold_policy = policy;
+    const Status s = explain(d, "", &e);
+    EXPECT_EQ(s.code(), Code::unsupported);
+    EXPECT_THAT(s.message(), HasSubstr("on_commit"));
+    EXPECT_FALSE(e.candidates.empty());
+  }
+  Desc d = qwen();
+  d.numerics = Numerics::fast;
+  EXPECT_THAT(explain(d, "", &e).message(), HasSubstr("exact"));
+  d = qwen();
+  d.device = Device::cuda;
+  EXPECT_THAT(explain(d, "", &e).message(), HasSubstr("cpu"));
+}
+
+// 32 heads of 128 x 128 floats; a row is v and k in bf16, g and beta in fp32.
+TEST(Registry, FootprintOfQwen35) {
+  const Footprint f = footprint(qwen());
+  EXPECT_EQ(f.state_bytes, 32 * 128 * 128 * 4);
+  EXPECT_EQ(f.ring_row_bytes, 32 * 128 * 2 + 16 * 128 * 2 + 32 * 4 + 32 * 4);
+  EXPECT_EQ(f.ring_bytes, 4 * f.ring_row_bytes);
+  EXPECT_EQ(f.snapshot_bytes, 4 * f.state_bytes);
+  EXPECT_EQ(f.step_snapshot, 5 * f.state_bytes);
+  EXPECT_GT(f.step_on_commit, f.step_on_next_verify);
+  EXPECT_GT(f.step_on_next_verify, f.step_lazy);
+}
+
+TEST(Registry, KdaRingRowsHoldOneGatePerChannel) {
+  Desc d = qwen();
+  d.kind = MixerKind::kda;
+  EXPECT_EQ(footprint(d).ring_row_bytes - footprint(qwen()).ring_row_bytes, 32 * 127 * 4);
+}
+
+TEST(Tiling, PartsCoverVOnce) {
+  for (const int V : {1, 7, 31, 32, 33, 64, 80, 128, 200, 256}) {
+    for (int parts = 1; parts <= std::max(1, V / cpu::kLeastRows); ++parts) {
+      EXPECT_EQ(cpu::v_part_begin(V, parts, 0), 0);
+      EXPECT_EQ(cpu::v_part_begin(V, parts, parts), V);
+      for (int i = 0; i < parts; ++i)
+        EXPECT_LT(cpu::v_part_begin(V, parts, i), cpu::v_part_begin(V, parts, i + 1)) << V << " " << parts;
+    }
+  }
+}
+
+TEST(Tiling, OneHeadStillUsesAllThreads) {
+  EXPECT_EQ(cpu::v_parts(1, 128, 2), 2);
+  EXPECT_EQ(cpu::v_parts(1, 128, 16), 4);
+  EXPECT_EQ(cpu::v_parts(2, 128, 2), 1);
+  EXPECT_EQ(cpu::v_parts(1, 16, 8), 1);
+}
+
+}  // namespace
+}  // namespace ringfold
