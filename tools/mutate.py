@@ -48,14 +48,12 @@ class Fault:
 FAULTS = [
     Fault("softplus in place of the safe gate", "C3 ACC",
           reference=(Edit(REFERENCE, "return p.safe_gate ? arith::safe_gate<S>", "return false ? arith::safe_gate<S>"),),
-          highway=(Edit(PREPARE, "g[0] = p.safe_gate ? arith::safe_gate", "g[0] = false ? arith::safe_gate"),
-                   Edit(PREPARE, "hn::Store(p.safe_gate ? safe_gate<Vector>", "hn::Store(false ? safe_gate<Vector>"))),
+          highway=(Edit(PREPARE, "hn::Store(p.safe_gate ? safe_gate<Vector>", "hn::Store(false ? safe_gate<Vector>"),)),
     Fault("beta rounded to bf16", "C3 ACC",
           reference=(Edit(REFERENCE, "token->beta = arith::sigmoid<S>(load(p.b.dtype, p.b.at(0, row, t, at.hv), 0));",
                           "token->beta = arith::round_bf16<S>(arith::sigmoid<S>(load(p.b.dtype, p.b.at(0, row, t, at.hv), 0)));"),),
-          highway=(Edit(PREPARE, "tokens->beta[t] = arith::sigmoid<arith::Scalar>(load(p.b.dtype, p.b.at(0, row, at, task.hv), 0));",
-                        "tokens->beta[t] = arith::round_bf16<arith::Scalar>("
-                        "arith::sigmoid<arith::Scalar>(load(p.b.dtype, p.b.at(0, row, at, task.hv), 0)));"),)),
+          highway=(Edit(PREPARE, "hn::Store(sigmoid<Vector>(hn::Load(d, b + t)), d, tokens->beta + t);",
+                        "hn::Store(round_bf16<Vector>(sigmoid<Vector>(hn::Load(d, b + t))), d, tokens->beta + t);"),)),
     Fault("decay applied after the dot", "ACC",
           reference=(Edit(REFERENCE, "token.kd[k] = S::mul(token.k[k], token.decay[k]);", "token.kd[k] = token.k[k];"),),
           highway=(Edit(PREPARE, "hn::Store(hn::Mul(hn::Load(d, k + i), x), d, kd + i);", "hn::Store(hn::Load(d, k + i), d, kd + i);"),)),
@@ -75,7 +73,7 @@ FAULTS = [
                        "if (p.track_slots && p.track_slots[row] >= 0 && p.track_steps[row] >= 0) {", "if (false) {"),)),
     Fault("one stale ring row", "C3 C4",
           reference=(Edit(REFERENCE, "  if (!p.ring_k) return;\n", "  if (!p.ring_k || at.t == 1) return;\n"),),
-          highway=(Edit(PREPARE, "if (p.ring_k) Record(p, task, t, g,", "if (p.ring_k && t != 1) Record(p, task, t, g,"),)),
+          highway=(Edit(PREPARE, "if (p.ring_k && !p.from_ring) Record(", "if (p.ring_k && !p.from_ring && t != 1) Record("),)),
     Fault("a stale v in one ring row", "C3 C4",
           reference=(Edit(REFERENCE, "  std::memcpy(p.ring_v.at(0, at.slot, at.t, at.hv),",
                           "  if (at.t != 2) std::memcpy(p.ring_v.at(0, at.slot, at.t, at.hv),"),),
@@ -88,9 +86,11 @@ FAULTS = [
                           "    for (int k = 0; k < p.K; ++k) {\n"
                           "      store(p.k.dtype, p.ring_k.at(0, at.slot, at.t, at.h), k, token->k[k] / length);\n"
                           "    }"),),
-          highway=(Edit(PREPARE, "    if (p.ring_k) Record(p, task, t, g, gates, tokens->beta[t]);",
-                        "    if (p.ring_k) Record(p, task, t, g, gates, tokens->beta[t]);\n"
-                        "    if (p.ring_k) StoreRow(p.k.dtype, tokens->k(t), K, p.ring_k.at(0, task.slot, t, task.h));"),)),
+          highway=(Edit(PREPARE, "  const float *k = tokens->k(t), *q = tokens->q(t);\n  float *decay",
+                        "  if (p.ring_k && !p.from_ring) {\n"
+                        "    StoreRow(p.k.dtype, tokens->k(t), K, p.ring_k.at(0, task.slot, t, task.h));\n"
+                        "  }\n"
+                        "  const float *k = tokens->k(t), *q = tokens->q(t);\n  float *decay"),)),
     Fault("a swapped head map", "ACC",
           reference=(Edit(REFERENCE, "take(p, {layer, row, slot, t, hv / (p.HV / p.H), hv})",
                           "take(p, {layer, row, slot, t, hv % p.H, hv})"),),
