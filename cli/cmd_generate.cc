@@ -204,8 +204,8 @@ std::vector<std::vector<int32_t>> Job::prompts() const {
   return all;
 }
 
-/// All cores or one, whichever decodes a few tokens faster: a small model on a busy machine, or in a container that may use less
-/// than the cores it sees, loses more by waiting for its threads than it gains.
+/// All cores or one, whichever decodes a few tokens faster: a small model on a busy machine, or in a container that may
+/// use less than the cores it sees, loses more by waiting for its threads than it gains.
 void Job::choose_threads(const std::vector<int32_t>& prompt) {
   const int all = num_threads();
   double best = 0;
@@ -354,7 +354,9 @@ void add_generate(CLI::App& app, int* exit_code) {
       ->capture_default_str();
   cmd->add_option("--seed", o.sampler.seed, "Of the random numbers")->capture_default_str();
   cmd->add_option("--stop", o.stop, "End after this text (besides the model's own stop tokens)");
-  cmd->add_option("--threads", o.threads, "0: all cores, or one where that is faster")->capture_default_str()->check(CLI::Range(0, 1024));
+  cmd->add_option("--threads", o.threads, "0: all cores, or one where that is faster")
+      ->capture_default_str()
+      ->check(CLI::Range(0, 1024));
   cmd->add_option("--impl", o.impl, "Force ringfold's implementation by name");
   cmd->add_flag("--check,!--no-check", o.check, "Compare with plain decoding, and time it [on]");
   cmd->add_option("--rounds", o.rounds, "Timed rounds with and without drafts, of which the median counts")
