@@ -69,6 +69,11 @@ class Pool {
   Status acquire(Slot* slot);
   /// All or none.
   Status acquire(std::span<Slot> slots);
+  /// The same for an array, which would otherwise decay to a pointer to its first slot.
+  template <size_t N>
+  Status acquire(Slot (&slots)[N]) {
+    return acquire(std::span<Slot>(slots));
+  }
   /// Gives a slot back. The handle, and any window pending in it, are void from here on.
   Status release(Slot slot);
   /// As if acquired anew, under the same handle: everything zero, nothing pending.

@@ -26,6 +26,7 @@ struct VerifyArgs {
   Window window;
   TensorView state;      ///< [slots,HV,V,K] f32, bf16 or f16; only read
   TensorView out;        ///< like v, written; dtype of v, or f32. Null and refused rows get zeros
+                         ///< (not where bad_window_bounds says that their tokens are unknown)
   Ring ring;             ///< optional; rows 0 .. T-1 of each row's slot are written
   TensorView snapshots;  ///< optional; state dtype [B,T,HV,V,K] or [tokens,HV,V,K]; the state after each token, written
   TensorView pending;    ///< optional; i32 [slots]; with a ring: set to the window's length for each row done

@@ -32,7 +32,6 @@ int64_t output_bytes(const Desc& d) { return d.HV * d.V * bytes(d.act_dtype); }
 
 Plan traffic(const Desc& d) {
   Plan plan;
-  plan.threads = thread_count(d.threads);
   const int64_t n = d.rows, T = d.window;
   const int64_t elements = d.HV * d.V * d.K;
   switch (d.op) {
@@ -67,6 +66,10 @@ Plan traffic(const Desc& d) {
       plan.fmas = n * d.HV * d.V;
       break;
   }
+  // A thread that would work for less than a microsecond or two costs more to wake than it brings.
+  constexpr int64_t kLeastWork = int64_t{1} << 16;
+  const int64_t work = plan.fmas + (plan.bytes_read + plan.bytes_written) / 8;
+  plan.threads = static_cast<int>(std::clamp<int64_t>(work / kLeastWork, 1, thread_count(d.threads)));
   return plan;
 }
 

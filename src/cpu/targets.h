@@ -2,11 +2,20 @@
 #pragma once
 
 // AVX3_DL adds nothing that is used here; scalable vectors (SVE, RVV) cannot be members of structs.
+#if defined(RINGFOLD_FEW_TARGETS)
+#define HWY_DISABLED_TARGETS \
+  (HWY_AVX3 | HWY_AVX3_DL | HWY_SSSE3 | HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128 | HWY_RVV)
+#else
 #define HWY_DISABLED_TARGETS (HWY_AVX3_DL | HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128 | HWY_RVV)
+#endif
 // The least instruction set that is compiled. Every kernel is chosen at run time and carries its own target attributes,
 // so the library still loads on older machines, where the plain reference serves.
 #if defined(__x86_64__) && !defined(HWY_COMPILE_ONLY_STATIC)
+#if defined(RINGFOLD_FEW_TARGETS)
+#define HWY_BASELINE_TARGETS HWY_SSE4
+#else
 #define HWY_BASELINE_TARGETS HWY_SSSE3
+#endif
 #endif
 #include "hwy/detect_targets.h"
 

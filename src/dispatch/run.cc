@@ -68,7 +68,9 @@ void drop_windows(const Params& p, const Ints& pending) {
 }
 
 void plan_and_run(const Implementation& chosen, const Desc& desc, RecurrenceParams* p) {
-  p->v_parts = static_cast<int>(chosen.plan(desc).v_parts);
+  const Plan plan = chosen.plan(desc);
+  p->v_parts = static_cast<int>(plan.v_parts);
+  p->threads = plan.threads;
   chosen.recurrence(*p);
 }
 
@@ -148,7 +150,7 @@ Status fold(const FoldArgs& args) {
         const bool no_target = counts == RowStatus::done && target >= 0 && !args.pending.empty() &&
                                judge_pending(args, p, target, 0) == RowStatus::slot_not_acquired;
         return first_of({judge_pending(args, p, p.slot_ids[r], p.num_accepted[r]), counts,
-                         no_target ? RowStatus::track_out_of_range : RowStatus::done});
+                         no_target ? RowStatus::slot_not_acquired : RowStatus::done});
       },
       [&](int64_t r) { return track_target(p, r); }));
   plan_and_run(*chosen, desc, &p);
@@ -175,6 +177,7 @@ Status run_conv(Op op, const char* call, const ConvArgs& args) {
   const Ints pending = ints(args.pending);
   const int64_t most = p.ring ? std::min<int64_t>(kMaxWindow, args.conv_ring.shape[1]) : kMaxWindow;
   RINGFOLD_RETURN_IF_ERROR(judge_windows({call, args.conv_state.shape[0], args.x.shape[0], most, pending}, p));
+  p.threads = chosen->plan(desc).threads;
   chosen->conv(p);
   if (op == Op::conv_decode) drop_windows(p, pending);
   if (op == Op::conv_verify && p.ring) record_windows(p, pending);
@@ -199,6 +202,7 @@ Status conv_commit(const ConvCommitArgs& args) {
         return first_of({judge_slot(p.slot_ids[r], slots), judge_counts(p, r, slots, desc.window)});
       },
       [&](int64_t r) { return track_target(p, r); }));
+  p.threads = chosen->plan(desc).threads;
   chosen->conv_commit(p);
   return {};
 }
@@ -209,6 +213,7 @@ Status gated_norm(const GatedNormArgs& args) {
   RINGFOLD_RETURN_IF_ERROR(lower(args, &p, &desc));
   const Implementation* chosen = nullptr;
   RINGFOLD_RETURN_IF_ERROR(select(desc, args.impl, &chosen));
+  p.threads = chosen->plan(desc).threads;
   chosen->gated_norm(p);
   return {};
 }
@@ -235,6 +240,7 @@ Status conv_commit_judged(const ConvCommitArgs& args, const TensorView& judged, 
   RINGFOLD_RETURN_IF_ERROR(select(desc, args.impl, &chosen));
   p.judged = ints(judged);
   p.dst_slot_ids = ints(dst_slots);
+  p.threads = chosen->plan(desc).threads;
   chosen->conv_commit(p);
   return {};
 }

@@ -62,19 +62,19 @@ std::span<const Implementation* const> implementation_list() {
 
 Status select(const Desc& desc, std::string_view impl, const Implementation** chosen) {
   const std::string_view name = forced_name(impl);
-  std::string reasons;
-  bool known = name.empty();
+  const auto listed = [&](const Implementation* i) { return name.empty() || i->name == name; };
   for (const Implementation* i : implementation_list()) {
-    if (!name.empty() && i->name != name) continue;
-    known = true;
-    const std::string why = refusal(*i, desc);
-    if (why.empty()) {
+    if (listed(i) && i->available() && refusal(*i, desc).empty()) {
       *chosen = i;
       return {};
     }
-    reasons += fmt::format("{}{}: {}", reasons.empty() ? "" : "; ", i->name, why);
   }
-  if (!known) return {Code::not_found, fmt::format("impl: expected one of {}, found {}", all_names(), name)};
+  // Only now, on the way to an error, are words made.
+  std::string reasons;
+  for (const Implementation* i : implementation_list()) {
+    if (listed(i)) reasons += fmt::format("{}{}: {}", reasons.empty() ? "" : "; ", i->name, refusal(*i, desc));
+  }
+  if (reasons.empty()) return {Code::not_found, fmt::format("impl: expected one of {}, found {}", all_names(), name)};
   return {Code::unsupported, fmt::format("nothing serves {} ({})", to_string(desc), reasons)};
 }
 
