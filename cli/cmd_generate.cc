@@ -30,12 +30,12 @@ Reads Hugging Face checkpoints of the Qwen3.5 text family (config.json, model.sa
 Text goes in and out of byte-level models (256 tokens); for other vocabularies there is no tokenizer: give and get
 token ids with --ids.
 
-Drafts come from a smaller model (--draft-model, or a directory of the model's name with -draft added, where there is one),
-from the text so far (lookup), or from the text where it repeats itself and else from the model (combined).
+Drafts come from a smaller model (--draft-model, or a directory of the model's name with -draft added, where there is
+one), from the text so far (lookup), or from the text where it repeats itself and else from the model (combined).
 
 Drafts change the speed, never the text: a draft is kept only if it is the token that plain decoding would have chosen,
-the random number of its position included. With --check (the default) the text is generated again without drafts and once
-more with every draft wrong, and all three are compared, byte for byte, together with the states that they end in.
+the random number of its position included. With --check (the default) the text is generated again without drafts and
+once more with every draft wrong, and all three are compared, byte for byte, together with the states they end in.
 
 Exit codes: 0 done, 1 a text or state differs from plain decoding, 2 bad usage, missing or malformed model.)";
 
