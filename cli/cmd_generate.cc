@@ -45,7 +45,7 @@ struct Options {
   std::vector<int32_t> ids;
   bool bundled = false, check = true, json = false;
   int64_t max_tokens = 256;
-  int64_t drafts = 6;
+  int64_t drafts = 5;
   int64_t rounds = 3;
   int threads = 0;
   SamplerOptions sampler;
