@@ -55,11 +55,11 @@ void commit_conv_windows(const ConvParams& p) {
     const int64_t layer = task / parts / p.rows, row = task / parts % p.rows;
     if (!p.live(row)) return;
     const int64_t c0 = task % parts * kChannelsPerTask, c1 = std::min(p.channels, c0 + kChannelsPerTask);
-    const int64_t slot = p.slot_ids[row], dst = p.dst_slot_ids ? p.dst_slot_ids[row] : slot;
+    const int64_t slot = p.slot_ids[row], dst = p.destination(row);
     const auto input = [&](int64_t t) { return p.ring.at(layer, slot, t, 0); };
     // The snapshot first: it reads the old window, which the commit overwrites.
-    if (p.track_slots && p.track_slots[row] >= 0 && p.track_steps[row] >= 0) {
-      advance(p, layer, slot, p.track_slots[row], p.track_steps[row] + 1, c0, c1, input);
+    if (const int64_t target = p.track_slot(row); target >= 0) {
+      advance(p, layer, slot, target, p.track_steps[row] + 1, c0, c1, input);
     }
     advance(p, layer, slot, dst, p.num_accepted[row], c0, c1, input);
   });

@@ -36,10 +36,38 @@ struct Ints {
   int32_t& operator[](int64_t i) const { return data[i * stride]; }
 };
 
-/// verify, snapshot verify, decode and fold are one recurrence with different sources and sinks.
-struct RecurrenceParams {
+/// The rows of a call: which slots, how many tokens each, which take part.
+struct Rows {
   int64_t rows = 0;    ///< B
   int64_t layers = 1;  ///< number of entries of layer_list, or of all layers
+  int window = 0;      ///< dense window length
+  Ints slot_ids;
+  Ints dst_slot_ids;              ///< optional: slot that is written instead (fold, conv_commit)
+  Ints cu_seqlens;                ///< ragged windows; null: dense, `window` tokens each
+  Ints num_accepted;              ///< fold, conv_commit
+  Ints track_slots, track_steps;  ///< fold, conv_commit; optional
+  Ints judged;                    ///< optional: row statuses; only rows that are done take part
+
+  bool live(int64_t row) const { return slot_ids[row] >= 0 && (!judged || judged[row] == 0); }
+  /// Tokens of a row; 0 where the row was refused for its bounds, so that nobody touches what they point at.
+  int64_t tokens(int64_t row) const {
+    if (judged && judged[row] == static_cast<int32_t>(RowStatus::bad_window_bounds)) return 0;
+    if (num_accepted) return num_accepted[row];
+    return cu_seqlens ? cu_seqlens[row + 1] - cu_seqlens[row] : window;
+  }
+  /// Where row `row` of a window argument begins: (row, token) for Array::at.
+  int64_t window_row(int64_t row) const { return cu_seqlens ? 0 : row; }
+  int64_t window_token(int64_t row) const { return cu_seqlens ? cu_seqlens[row] : 0; }
+  /// The slot that is written.
+  int64_t destination(int64_t row) const { return dst_slot_ids ? dst_slot_ids[row] : slot_ids[row]; }
+  /// The slot that gets a snapshot; negative: none.
+  int64_t track_slot(int64_t row) const {
+    return track_slots && track_slots[row] >= 0 && track_steps[row] >= 0 ? track_slots[row] : -1;
+  }
+};
+
+/// verify, snapshot verify, decode and fold are one recurrence with different sources and sinks.
+struct RecurrenceParams : Rows {
   int H = 0, HV = 0, K = 0, V = 0;
   int max_window = 0;  ///< upper bound of every row's tokens
   int threads = 0;
@@ -72,32 +100,11 @@ struct RecurrenceParams {
   int64_t state_v_stride = 0;
   StateRounding rounding = StateRounding::per_commit;
 
-  // Rows.
   const int32_t* layer_list = nullptr;  ///< null: 0 .. layers-1
-  Ints slot_ids;
-  Ints dst_slot_ids;              ///< optional: slot that is written (fold)
-  Ints cu_seqlens;                ///< ragged windows; null: dense, `window` tokens each
-  int window = 0;                 ///< dense window length
-  Ints num_accepted;              ///< fold
-  Ints track_slots, track_steps;  ///< fold, optional
-  Ints judged;                    ///< optional: row statuses; only rows that are done take part
-
-  bool live(int64_t row) const { return slot_ids[row] >= 0 && (!judged || judged[row] == 0); }
-  /// Tokens of a row; 0 where the row was refused for its bounds, so that nobody touches what they point at.
-  int64_t tokens(int64_t row) const {
-    if (judged && judged[row] == static_cast<int32_t>(RowStatus::bad_window_bounds)) return 0;
-    if (num_accepted) return num_accepted[row];
-    return cu_seqlens ? cu_seqlens[row + 1] - cu_seqlens[row] : window;
-  }
-  /// Where row `row` of a window argument begins: (row, token) for Array::at.
-  int64_t window_row(int64_t row) const { return cu_seqlens ? 0 : row; }
-  int64_t window_token(int64_t row) const { return cu_seqlens ? cu_seqlens[row] : 0; }
   int64_t layer(int64_t i) const { return layer_list ? layer_list[i] : i; }
 };
 
-struct ConvParams {
-  int64_t rows = 0;
-  int64_t layers = 1;
+struct ConvParams : Rows {
   int64_t channels = 0;
   int width = 4;
   bool silu = true;
@@ -114,19 +121,6 @@ struct ConvParams {
   Array state;  ///< (layer, slot); then channel and tap strides
   int64_t state_channel_stride = 0, state_tap_stride = 0;
   Array ring;  ///< (layer, slot, ring row); channels packed; may be absent
-
-  Ints slot_ids, dst_slot_ids, cu_seqlens, num_accepted, track_slots, track_steps, judged;
-  int window = 0;
-
-  bool live(int64_t row) const { return slot_ids[row] >= 0 && (!judged || judged[row] == 0); }
-  /// Tokens of a row; 0 where the row was refused for its bounds, so that nobody touches what they point at.
-  int64_t tokens(int64_t row) const {
-    if (judged && judged[row] == static_cast<int32_t>(RowStatus::bad_window_bounds)) return 0;
-    if (num_accepted) return num_accepted[row];
-    return cu_seqlens ? cu_seqlens[row + 1] - cu_seqlens[row] : window;
-  }
-  int64_t window_row(int64_t row) const { return cu_seqlens ? 0 : row; }
-  int64_t window_token(int64_t row) const { return cu_seqlens ? cu_seqlens[row] : 0; }
 };
 
 struct NormParams {

@@ -232,15 +232,16 @@ static HWY_NOINLINE HWY_MAYBE_UNUSED void RunHead(const RecurrenceParams& p, con
     return StateRows{p.state.at(task.layer, slot, 0, task.hv) + v * p.state_v_stride * size, p.state.dtype,
                      p.state_v_stride};
   };
-  const int64_t dst = p.dst_slot_ids ? p.dst_slot_ids[task.row] : task.slot;
-  const bool track = p.track_slots && p.track_slots[task.row] >= 0 && p.track_steps[task.row] >= 0;
+  const int64_t dst = p.destination(task.row);
+  const int64_t track = p.track_slot(task.row);
   const RunBlockFn wide = ChooseBlock<kWideVectors>(p), narrow = ChooseBlock<1>(p);
   for (int v = task.v0; v < task.v1;) {
     const bool is_wide = task.v1 - v >= kWideVectors * kLanes;
     const int n = HWY_MIN(task.v1 - v, is_wide ? kWideVectors * kLanes : kLanes);
-    Block block = {v, n, count, track ? p.track_steps[task.row] : -1, rows_at(task.slot, v), {}, {}, nullptr, 0, 0};
+    Block block = {v,       n, count, track >= 0 ? p.track_steps[task.row] : -1, rows_at(task.slot, v), {}, {},
+                   nullptr, 0, 0};
     if (p.write_state) block.to = rows_at(dst, v);
-    if (track) block.track = rows_at(p.track_slots[task.row], v);
+    if (track >= 0) block.track = rows_at(track, v);
     if (p.snapshots) {
       block.snapshots =
           p.snapshots.at(0, p.window_row(task.row), p.window_token(task.row), task.hv) + v * p.snapshot_v_stride * size;
@@ -294,7 +295,7 @@ void Recurrence(const RecurrenceParams& p) {
             continue;
           }
           const int64_t slot = p.slot_ids[row];
-          if (p.tokens(row) == 0 && (!p.dst_slot_ids || p.dst_slot_ids[row] == slot)) continue;
+          if (p.tokens(row) == 0 && p.destination(row) == slot) continue;
           const int64_t next_row = row + 1 < p.rows && p.live(row + 1) ? p.slot_ids[row + 1] : -1;
           const std::byte* next_slot = next_row >= 0 ? p.state.at(layer, next_row, 0, 0) : nullptr;
           RunHead(p, {layer, row, slot, hv / (p.HV / p.H), hv, v0, v1}, &tokens, next_slot);

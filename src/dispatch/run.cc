@@ -37,8 +37,7 @@ struct WindowRows {
   Ints pending;    // i32 [slots], optional
 };
 
-template <class Params>
-Status judge_windows(const WindowRows& w, const Params& p) {
+Status judge_windows(const WindowRows& w, const Rows& p) {
   return judge_rows(
       w.call, p.rows, w.slots, p.slot_ids, p.judged,
       [&](int64_t r) {
@@ -53,15 +52,13 @@ Status judge_windows(const WindowRows& w, const Params& p) {
       [](int64_t) { return int64_t{-1}; });
 }
 
-template <class Params>
-void record_windows(const Params& p, const Ints& pending) {
+void record_windows(const Rows& p, const Ints& pending) {
   for (int64_t r = 0; pending && r < p.rows; ++r) {
     if (p.live(r)) pending[p.slot_ids[r]] = static_cast<int32_t>(p.tokens(r));
   }
 }
 
-template <class Params>
-void drop_windows(const Params& p, const Ints& pending) {
+void drop_windows(const Rows& p, const Ints& pending) {
   for (int64_t r = 0; pending && r < p.rows; ++r) {
     if (p.live(r)) pending[p.slot_ids[r]] = kNoWindow;
   }
@@ -87,17 +84,10 @@ RowStatus judge_pending(const FoldArgs& args, const RecurrenceParams& p, int64_t
   return RowStatus::done;
 }
 
-// Where row r is tracked to: a slot, or negative for nowhere.
-template <class Params>
-int64_t track_target(const Params& p, int64_t r) {
-  return p.track_slots && p.track_slots[r] >= 0 && p.track_steps[r] >= 0 ? p.track_slots[r] : -1;
-}
-
-template <class Params>
-RowStatus judge_counts(const Params& p, int64_t r, int64_t slots, int64_t ring_rows) {
+RowStatus judge_counts(const Rows& p, int64_t r, int64_t slots, int64_t ring_rows) {
   const int64_t accepted = p.num_accepted[r];
   if (accepted < 0 || accepted > ring_rows) return RowStatus::accept_out_of_range;
-  const int64_t target = track_target(p, r);
+  const int64_t target = p.track_slot(r);
   if (target >= slots || (target >= 0 && p.track_steps[r] >= accepted)) return RowStatus::track_out_of_range;
   return RowStatus::done;
 }
@@ -146,13 +136,13 @@ Status fold(const FoldArgs& args) {
         if (slot != RowStatus::done) return slot;
         const RowStatus counts = judge_counts(p, r, slots, p.max_window);
         if (counts == RowStatus::accept_out_of_range) return counts;
-        const int64_t target = track_target(p, r);
+        const int64_t target = p.track_slot(r);
         const bool no_target = counts == RowStatus::done && target >= 0 && !args.pending.empty() &&
                                judge_pending(args, p, target, 0) == RowStatus::slot_not_acquired;
         return first_of({judge_pending(args, p, p.slot_ids[r], p.num_accepted[r]), counts,
                          no_target ? RowStatus::slot_not_acquired : RowStatus::done});
       },
-      [&](int64_t r) { return track_target(p, r); }));
+      [&](int64_t r) { return p.track_slot(r); }));
   plan_and_run(*chosen, desc, &p);
   if (args.pending.empty()) return {};
   for (int64_t i = 0; i < p.layers; ++i) {
@@ -160,7 +150,7 @@ Status fold(const FoldArgs& args) {
     for (int64_t r = 0; r < p.rows; ++r) {
       if (!p.live(r)) continue;
       pending[p.slot_ids[r]] = kNoWindow;
-      if (const int64_t target = track_target(p, r); target >= 0) pending[target] = kNoWindow;
+      if (const int64_t target = p.track_slot(r); target >= 0) pending[target] = kNoWindow;
     }
   }
   return {};
@@ -201,7 +191,7 @@ Status conv_commit(const ConvCommitArgs& args) {
       [&](int64_t r) {
         return first_of({judge_slot(p.slot_ids[r], slots), judge_counts(p, r, slots, desc.window)});
       },
-      [&](int64_t r) { return track_target(p, r); }));
+      [&](int64_t r) { return p.track_slot(r); }));
   p.threads = chosen->plan(desc).threads;
   chosen->conv_commit(p);
   return {};

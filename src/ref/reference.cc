@@ -112,8 +112,8 @@ void head(const RecurrenceParams& p, int64_t layer, int64_t row, int hv, float* 
     return;
   }
   const int64_t slot = p.slot_ids[row];
-  const int64_t dst = p.dst_slot_ids ? p.dst_slot_ids[row] : slot;
-  const bool track = p.track_slots && p.track_slots[row] >= 0 && p.track_steps[row] >= 0;
+  const int64_t dst = p.destination(row);
+  const int64_t track = p.track_slot(row);
   if (tokens == 0 && dst == slot) return;
   const auto size = static_cast<int64_t>(size_of(p.state.dtype));
   const std::byte* from = p.state.at(layer, slot, 0, hv);
@@ -133,8 +133,8 @@ void head(const RecurrenceParams& p, int64_t layer, int64_t row, int hv, float* 
       }
     }
     if (p.snapshots) store_state(p, state, p.snapshots.at(0, out_row, out_token + t, hv), p.snapshot_v_stride);
-    if (track && p.track_steps[row] == t) {
-      store_state(p, state, p.state.at(layer, p.track_slots[row], 0, hv), p.state_v_stride);
+    if (track >= 0 && p.track_steps[row] == t) {
+      store_state(p, state, p.state.at(layer, track, 0, hv), p.state_v_stride);
     }
   }
   if (p.write_state) store_state(p, state, p.state.at(layer, dst, 0, hv), p.state_v_stride);
