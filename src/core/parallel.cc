@@ -70,8 +70,11 @@ void parallel_ranges(int64_t tasks, int64_t chunk, int threads, TaskFn fn, void*
     }
   };
 #ifdef RINGFOLD_OPENMP
-#pragma omp parallel num_threads(workers)
-  work();
+  // Always the same team, of which only `workers` work: libgomp ends and starts threads when the size of a team changes
+  // from one region to the next, which takes half a millisecond with 16 threads.
+  const int team = std::max(workers, thread_count(0));
+#pragma omp parallel num_threads(team)
+  if (omp_get_thread_num() < workers) work();
 #else
   std::vector<std::thread> pool;
   for (int i = 1; i < workers; ++i) pool.emplace_back(work);
