@@ -28,9 +28,10 @@ HWY_INLINE void LoadTaps(const ConvParams& p, int64_t c0, int n, float* to) {
       rows[i * p.width + j] = load(p.weight_dtype, p.weight, (c0 + i) * p.weight_stride + j);
   }
   for (int i0 = 0; i0 < n; i0 += kLanes) {
-    const float* at[kLanes];
-    for (int i = 0; i < kLanes; ++i) at[i] = rows + HWY_MIN(i0 + i, n - 1) * p.width;
-    TransposeIn(at, 0, p.width, to + i0, kConvChunk);
+    const std::byte* at[kLanes];
+    for (int i = 0; i < kLanes; ++i)
+      at[i] = reinterpret_cast<const std::byte*>(rows + HWY_MIN(i0 + i, n - 1) * p.width);
+    TransposeIn<DType::f32>(at, 0, p.width, to + i0, kConvChunk);
   }
 }
 

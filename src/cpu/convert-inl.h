@@ -73,25 +73,63 @@ static HWY_NOINLINE HWY_MAYBE_UNUSED void StoreRow(DType type, const float* from
   StoreRowAs<DType::f16>(from, n, to);
 }
 
-// One vector of kLanes/4 blocks: block b is the four floats at rows[4b] + k.
+// One vector of kLanes/4 blocks: block b is the four elements at rows[4b], from k on, as fp32.
+template <class D16>
+HWY_INLINE hn::Vec<D16> LoadHalfBlocks(D16 d, const std::byte* const* rows, int k) {
+  if constexpr (hn::MaxLanes(D16()) == 4) {
+    return hn::LoadU(d, reinterpret_cast<const uint16_t*>(rows[0]) + k);
+  } else {
+    const hn::Half<D16> dh;
+    return hn::Combine(d, LoadHalfBlocks(dh, rows + hn::MaxLanes(dh), k), LoadHalfBlocks(dh, rows, k));
+  }
+}
 template <class D>
-HWY_INLINE hn::Vec<D> LoadBlocks(D d, const float* const* rows, int k) {
+HWY_INLINE hn::Vec<D> LoadFloatBlocks(D d, const std::byte* const* rows, int k) {
   if constexpr (hn::MaxLanes(D()) == 4) {
-    return hn::LoadU(d, rows[0] + k);
+    return hn::LoadU(d, reinterpret_cast<const float*>(rows[0]) + k);
   } else {
     const hn::Half<D> dh;
-    return hn::Combine(d, LoadBlocks(dh, rows + hn::MaxLanes(dh), k), LoadBlocks(dh, rows, k));
+    return hn::Combine(d, LoadFloatBlocks(dh, rows + hn::MaxLanes(dh), k), LoadFloatBlocks(dh, rows, k));
+  }
+}
+template <DType kType>
+HWY_INLINE Vector::F LoadBlocks(const std::byte* const* rows, int k) {
+  if constexpr (kType == DType::f32) {
+    return LoadFloatBlocks(Vector::D(), rows, k);
+  } else {
+    const Vector::I wide = hn::PromoteTo(Vector::DI(), LoadHalfBlocks(hn::Rebind<uint16_t, Vector::D>(), rows, k));
+    return kType == DType::bf16 ? from_bf16<Vector>(wide) : from_f16<Vector>(wide);
   }
 }
 
+template <class D16>
+HWY_INLINE void StoreHalfBlocks(D16 d, hn::Vec<D16> v, std::byte* const* rows, int k) {
+  if constexpr (hn::MaxLanes(D16()) == 4) {
+    hn::StoreU(v, d, reinterpret_cast<uint16_t*>(rows[0]) + k);
+  } else {
+    const hn::Half<D16> dh;
+    StoreHalfBlocks(dh, hn::LowerHalf(dh, v), rows, k);
+    StoreHalfBlocks(dh, hn::UpperHalf(dh, v), rows + hn::MaxLanes(dh), k);
+  }
+}
 template <class D>
-HWY_INLINE void StoreBlocks(D d, hn::Vec<D> v, float* const* rows, int k) {
+HWY_INLINE void StoreFloatBlocks(D d, hn::Vec<D> v, std::byte* const* rows, int k) {
   if constexpr (hn::MaxLanes(D()) == 4) {
-    hn::StoreU(v, d, rows[0] + k);
+    hn::StoreU(v, d, reinterpret_cast<float*>(rows[0]) + k);
   } else {
     const hn::Half<D> dh;
-    StoreBlocks(dh, hn::LowerHalf(dh, v), rows, k);
-    StoreBlocks(dh, hn::UpperHalf(dh, v), rows + hn::MaxLanes(dh), k);
+    StoreFloatBlocks(dh, hn::LowerHalf(dh, v), rows, k);
+    StoreFloatBlocks(dh, hn::UpperHalf(dh, v), rows + hn::MaxLanes(dh), k);
+  }
+}
+template <DType kType>
+HWY_INLINE void StoreBlocks(Vector::F v, std::byte* const* rows, int k) {
+  if constexpr (kType == DType::f32) {
+    StoreFloatBlocks(Vector::D(), v, rows, k);
+  } else {
+    const hn::Rebind<uint16_t, Vector::D> d16;
+    const Vector::I narrow = kType == DType::bf16 ? to_bf16<Vector>(v) : to_f16<Vector>(v);
+    StoreHalfBlocks(d16, hn::DemoteTo(d16, narrow), rows, k);  // 0 .. 65535: no saturation
   }
 }
 
@@ -110,10 +148,10 @@ HWY_INLINE Four Transpose4(const Four& r) {
 }
 
 /// Elements k .. k+3 of kLanes rows, lanes are rows.
-HWY_INLINE Four LoadFour(const float* const* rows, int k) {
-  const Vector::D d;
-  return Transpose4(
-      {LoadBlocks(d, rows, k), LoadBlocks(d, rows + 1, k), LoadBlocks(d, rows + 2, k), LoadBlocks(d, rows + 3, k)});
+template <DType kType>
+HWY_INLINE Four LoadFour(const std::byte* const* rows, int k) {
+  return Transpose4({LoadBlocks<kType>(rows, k), LoadBlocks<kType>(rows + 1, k), LoadBlocks<kType>(rows + 2, k),
+                     LoadBlocks<kType>(rows + 3, k)});
 }
 
 HWY_INLINE void StoreFour(const Four& c, float* to, int stride) {
@@ -125,29 +163,31 @@ HWY_INLINE void StoreFour(const Four& c, float* to, int stride) {
 }
 
 /// to[k*stride + i] = rows[i][k] for kLanes rows and k0 <= k < n.
-HWY_INLINE void TransposeIn(const float* const* rows, int k0, int n, float* to, int stride) {
+template <DType kType>
+HWY_INLINE void TransposeIn(const std::byte* const* rows, int k0, int n, float* to, int stride) {
   int k = k0;
-  for (; k + 4 <= n; k += 4) StoreFour(LoadFour(rows, k), to + k * stride, stride);
+  for (; k + 4 <= n; k += 4) StoreFour(LoadFour<kType>(rows, k), to + k * stride, stride);
   for (; k < n; ++k) {
-    for (int i = 0; i < kLanes; ++i) to[k * stride + i] = rows[i][k];
+    for (int i = 0; i < kLanes; ++i) to[k * stride + i] = load(kType, rows[i], k);
   }
 }
 
-/// rows[i][k] = from[k*stride + i] for `count` rows and k < n.
-HWY_INLINE void TransposeOut(const float* from, int stride, int n, float* const* rows, int count) {
+/// rows[i][k] = from[k*stride + i], rounded to nearest even, for `count` rows and k < n.
+template <DType kType>
+HWY_INLINE void TransposeOut(const float* from, int stride, int n, std::byte* const* rows, int count) {
   const Vector::D d;
   int k = 0;
   for (; count == kLanes && k + 4 <= n; k += 4) {
     const float* at = from + k * stride;
     const Four r = Transpose4(
         {hn::LoadU(d, at), hn::LoadU(d, at + stride), hn::LoadU(d, at + 2 * stride), hn::LoadU(d, at + 3 * stride)});
-    StoreBlocks(d, r.v0, rows, k);
-    StoreBlocks(d, r.v1, rows + 1, k);
-    StoreBlocks(d, r.v2, rows + 2, k);
-    StoreBlocks(d, r.v3, rows + 3, k);
+    StoreBlocks<kType>(r.v0, rows, k);
+    StoreBlocks<kType>(r.v1, rows + 1, k);
+    StoreBlocks<kType>(r.v2, rows + 2, k);
+    StoreBlocks<kType>(r.v3, rows + 3, k);
   }
   for (; k < n; ++k) {
-    for (int i = 0; i < count; ++i) rows[i][k] = from[k * stride + i];
+    for (int i = 0; i < count; ++i) store(kType, rows[i], k, from[k * stride + i]);
   }
 }
 
@@ -159,37 +199,31 @@ struct StateRows {
   std::byte* row(int i) const { return data + i * stride * static_cast<int64_t>(size_of(type)); }
 };
 
-/// kLanes rows of the state as pointers to fp32, converted into `buffer` where they are 16 bits wide. Rows from `count`
-/// on repeat the last one; their lanes are computed and thrown away.
-struct FloatRows {
-  alignas(64) float buffer[kLanes * kMaxHeadDim];
-  const float* rows[kLanes];
-
-  HWY_INLINE void Load(const StateRows& from, int i0, int count, int K) {
-    for (int i = 0; i < kLanes; ++i) {
-      const std::byte* row = from.row(HWY_MIN(i0 + i, count - 1));
-      if (from.type == DType::f32) {
-        rows[i] = reinterpret_cast<const float*>(row);
-      } else {
-        rows[i] = buffer + i * kMaxHeadDim;
-        LoadRow(from.type, row, K, buffer + i * kMaxHeadDim);
-      }
-    }
+/// Pointers to kLanes rows of the state from i0 on. Rows from `count` on repeat the last one; their lanes are computed
+/// and thrown away.
+struct RowPointers {
+  const std::byte* at[kLanes];
+  RowPointers() = default;
+  RowPointers(const StateRows& from, int i0, int count) {
+    for (int i = 0; i < kLanes; ++i) at[i] = from.row(HWY_MIN(i0 + i, count - 1));
   }
 };
 
-static HWY_NOINLINE HWY_MAYBE_UNUSED void StoreState(const float* from, int count, int width, int K,
-                                                     const StateRows& to) {
-  alignas(64) float converted[kLanes * kMaxHeadDim];
-  float* rows[kLanes];
+template <DType kType>
+HWY_INLINE void StoreStateAs(const float* from, int count, int width, int K, const StateRows& to) {
+  std::byte* rows[kLanes];
   for (int i0 = 0; i0 < count; i0 += kLanes) {
     const int n = HWY_MIN(kLanes, count - i0);
-    for (int i = 0; i < n; ++i) {
-      rows[i] = to.type == DType::f32 ? reinterpret_cast<float*>(to.row(i0 + i)) : converted + i * kMaxHeadDim;
-    }
-    TransposeOut(from + i0, width, K, rows, n);
-    for (int i = 0; to.type != DType::f32 && i < n; ++i) StoreRow(to.type, rows[i], K, to.row(i0 + i));
+    for (int i = 0; i < n; ++i) rows[i] = to.row(i0 + i);
+    TransposeOut<kType>(from + i0, width, K, rows, n);
   }
+}
+
+static HWY_NOINLINE HWY_MAYBE_UNUSED void StoreState(const float* from, int count, int width, int K,
+                                                     const StateRows& to) {
+  if (to.type == DType::f32) return StoreStateAs<DType::f32>(from, count, width, K, to);
+  if (to.type == DType::bf16) return StoreStateAs<DType::bf16>(from, count, width, K, to);
+  StoreStateAs<DType::f16>(from, count, width, K, to);
 }
 
 /// Canonical sum of a[k]*b[k]: lanes are groups.
@@ -198,15 +232,15 @@ HWY_INLINE float Dot(const float* a, const float* b, int n) {
   alignas(64) float sums[kMaxHeadDim / kGroup + kLanes];
   const int full = n / kGroup;
   for (int g0 = 0; g0 < full; g0 += kLanes) {
-    const float *ra[kLanes], *rb[kLanes];
+    const std::byte *ra[kLanes], *rb[kLanes];
     for (int i = 0; i < kLanes; ++i) {
       const int g = HWY_MIN(g0 + i, full - 1);
-      ra[i] = a + g * kGroup;
-      rb[i] = b + g * kGroup;
+      ra[i] = reinterpret_cast<const std::byte*>(a + g * kGroup);
+      rb[i] = reinterpret_cast<const std::byte*>(b + g * kGroup);
     }
     Vector::F chain = hn::Zero(d);
     for (int k = 0; k < kGroup; k += 4) {
-      const Four x = LoadFour(ra, k), y = LoadFour(rb, k);
+      const Four x = LoadFour<DType::f32>(ra, k), y = LoadFour<DType::f32>(rb, k);
       chain = group_step<Vector>(k == 0, x.v0, y.v0, chain);
       chain = group_step<Vector>(false, x.v1, y.v1, chain);
       chain = group_step<Vector>(false, x.v2, y.v2, chain);

@@ -109,23 +109,22 @@ HWY_INLINE void Pass(float* HWY_RESTRICT state, int K, const float* k, const flo
 
 /// Loads the working state of a block, state[k*kWidth + i] = row i at k, and forms p = S.kd, and where kOut w = S.qd,
 /// of the first token on the way. Without tokens (kd null) it only loads.
-template <int kVectors, bool kOut>
-HWY_INLINE void LoadPass(const StateRows& from, int count, int K, float* HWY_RESTRICT state, const float* kd,
-                         const float* qd, Vector::F* p, Vector::F* w, Ahead* ahead) {
+template <int kVectors, bool kOut, DType kType>
+HWY_NOINLINE void LoadPass(const StateRows& from, int count, int K, float* HWY_RESTRICT state, const float* kd,
+                           const float* qd, Vector::F* p, Vector::F* w, Ahead* ahead) {
   constexpr int kWidth = kVectors * kLanes;
-  FloatRows in;
   for (int j = 0; j < kVectors; ++j) {
-    in.Load(from, j * kLanes, count, K);
+    const RowPointers in(from, j * kLanes, count);
     float* to = state + j * kLanes;
     if (kd == nullptr) {
-      TransposeIn(in.rows, 0, K, to, kWidth);
+      TransposeIn<kType>(in.at, 0, K, to, kWidth);
       continue;
     }
     Vector::F sums_p[kMaxHeadDim / kGroup], sums_w[kMaxHeadDim / kGroup];
     int k0 = 0, group = 0;
     for (; k0 + kGroup <= K; k0 += kGroup, ++group) {
       ahead->Request();
-      const Four a = LoadFour(in.rows, k0), b = LoadFour(in.rows, k0 + 4);
+      const Four a = LoadFour<kType>(in.at, k0), b = LoadFour<kType>(in.at, k0 + 4);
       StoreFour(a, to + k0 * kWidth, kWidth);
       StoreFour(b, to + (k0 + 4) * kWidth, kWidth);
       const Vector::F s[kGroup] = {a.v0, a.v1, a.v2, a.v3, b.v0, b.v1, b.v2, b.v3};
@@ -138,7 +137,7 @@ HWY_INLINE void LoadPass(const StateRows& from, int count, int K, float* HWY_RES
       if constexpr (kOut) sums_w[group] = chain_w;
     }
     if (k0 < K) {
-      TransposeIn(in.rows, k0, K, to, kWidth);
+      TransposeIn<kType>(in.at, k0, K, to, kWidth);
       Vector::F chain_p, chain_w;
       for (int k = k0; k < K; ++k) {
         const Vector::F s = hn::Load(Vector::D(), to + k * kWidth);
@@ -152,6 +151,16 @@ HWY_INLINE void LoadPass(const StateRows& from, int count, int K, float* HWY_RES
     p[j] = tree_sum<Vector>(sums_p, group, 1);
     if constexpr (kOut) w[j] = tree_sum<Vector>(sums_w, group, 1);
   }
+}
+
+using LoadPassFn = void (*)(const StateRows&, int, int, float*, const float*, const float*, Vector::F*, Vector::F*,
+                            Ahead*);
+
+template <int kVectors, bool kOut>
+HWY_INLINE LoadPassFn ChooseLoad(DType type) {
+  if (type == DType::f32) return &LoadPass<kVectors, kOut, DType::f32>;
+  if (type == DType::bf16) return &LoadPass<kVectors, kOut, DType::bf16>;
+  return &LoadPass<kVectors, kOut, DType::f16>;
 }
 
 /// A block of rows of one head, from memory through all tokens and back.
@@ -174,8 +183,8 @@ HWY_NOINLINE void RunBlock(const RecurrenceParams& p, Tokens& tokens, const Bloc
   const auto keep = [&](const StateRows& to) HWY_ATTR { StoreState(state, block.count, kWidth, p.K, to); };
 
   const bool any = block.tokens > 0;
-  LoadPass<kVectors, kOut>(block.from, block.count, p.K, state, any ? tokens.kd(0) : nullptr, tokens.qd(0), pp, ww,
-                           &ahead);
+  ChooseLoad<kVectors, kOut>(block.from.type)(block.from, block.count, p.K, state, any ? tokens.kd(0) : nullptr,
+                                              tokens.qd(0), pp, ww, &ahead);
   if (!any && block.to.data) keep(block.to);
   for (int64_t t = 0; t < block.tokens; ++t) {
     if (t > 0) {
