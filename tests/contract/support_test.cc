@@ -106,9 +106,9 @@ TEST(Oracle, AgreesWithTwoTokensByHand) {
   layer.scale = 1;
   layer.qk_l2norm = false;
   oracle::Recurrence recurrence(layer, {2});
-  // The tolerance of these and of the gates below: a handful of double operations on values up to 5, each within 2^-53 of
-  // its size, and exp and log1p within an ulp; 1e-14 is about ten ulp of 5.
-  // a = 0: softplus = ln 2, decay = 1/2; b = 0: beta = 1/2. S = 1, u = (4 - 1*1)/2 = 1.5, S = 2.5, o = 2.5 * 2 = 5.
+  // The tolerance of these and of the gates below: a handful of double operations on values up to 5, each within 2^-53
+  // of its size, and exp and log1p within an ulp; 1e-14 is about ten ulp of 5. a = 0: softplus = ln 2, decay = 1/2; b =
+  // 0: beta = 1/2. S = 1, u = (4 - 1*1)/2 = 1.5, S = 2.5, o = 2.5 * 2 = 5.
   EXPECT_NEAR(recurrence.step({{2}, {1}, {4}, {0}, {0}})[0], 5, 1e-14);
   // k = 2: S = 1.25, u = (0.5 - 2.5)/2 = -1, S = 1.25 - 2 = -0.75, o = -0.75 * 1.
   EXPECT_NEAR(recurrence.step({{1}, {2}, {0.5}, {0}, {0}})[0], -0.75, 1e-14);
