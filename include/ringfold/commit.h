@@ -13,6 +13,7 @@ struct CommitArgs {
   TensorView track_steps;   ///< with track_slots; i32 [B]; row after which the snapshot is taken; negative: none
   TensorView row_status;    ///< optional; i32 [B], written; without it a refused row fails the whole call
   std::string_view impl;
+  void* stream = nullptr;  ///< cudaStream_t of calls on CUDA tensors; null: the default stream
 };
 
 /// Consumes the pending window of every row: folds the accepted rows of all layers into the checkpoints, forms the new

@@ -24,6 +24,7 @@ struct ConvArgs {
   TensorView pending;  ///< optional; i32 [slots]; set as verify and decode set theirs (the pool keeps one for the conv)
   TensorView row_status;  ///< optional; i32 [B]
   std::string_view impl;
+  void* stream = nullptr;  ///< cudaStream_t of calls on CUDA tensors; null: the default stream
 };
 
 /// Outputs of the window; `conv_state` is left as it was. `conv_ring` may be absent (then nothing can be committed).
@@ -41,6 +42,7 @@ struct ConvCommitArgs {
   TensorView track_steps;
   TensorView row_status;  ///< optional; i32 [B]
   std::string_view impl;
+  void* stream = nullptr;  ///< cudaStream_t of calls on CUDA tensors; null: the default stream
 };
 
 /// The new window is the last W-1 inputs of (old window + accepted rows).

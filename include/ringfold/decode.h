@@ -17,6 +17,7 @@ struct DecodeArgs {
   Numerics numerics = Numerics::exact;
   StateRounding state_rounding = StateRounding::per_commit;
   std::string_view impl;
+  void* stream = nullptr;  ///< cudaStream_t of calls on CUDA tensors; null: the default stream
 };
 
 /// The recurrence over each row's tokens, state included: what verify + commit of all tokens gives, bit for bit.

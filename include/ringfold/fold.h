@@ -23,6 +23,7 @@ struct FoldArgs {
   TensorView row_status;            ///< optional; i32 [B], written; see VerifyArgs
   StateRounding state_rounding = StateRounding::per_commit;
   std::string_view impl;
+  void* stream = nullptr;  ///< cudaStream_t of calls on CUDA tensors; null: the default stream
 };
 
 /// Bit for bit the state after num_accepted tokens of the recurrence. num_accepted = 0 leaves the state untouched (and

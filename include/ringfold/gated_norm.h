@@ -18,6 +18,7 @@ struct GatedNormArgs {
   NormGate gate = NormGate::silu;
   float eps = 1e-6f;
   std::string_view impl;
+  void* stream = nullptr;  ///< cudaStream_t of calls on CUDA tensors; null: the default stream
 };
 
 Status gated_norm(const GatedNormArgs& args);

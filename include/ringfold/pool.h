@@ -27,6 +27,9 @@ struct PoolConfig {
   bool qk_l2norm = true;
   StateRounding state_rounding = StateRounding::per_commit;
   FoldPolicy fold_policy = FoldPolicy::on_commit;
+  /// Where the slots live. cuda: in memory of the device that is current when the pool is created, which has to be
+  /// current in every later call too.
+  Device device = Device::cpu;
 };
 
 /// Handle of an acquired slot. The generation changes with every acquire, so an old handle is recognised.
@@ -36,7 +39,8 @@ struct Slot {
   bool operator==(const Slot&) const = default;
 };
 
-/// Exact byte counts of a pool's buffers.
+/// Exact byte counts of a pool's buffers. Those of a CUDA pool are on the device, but for the list of free slots, a
+/// copy of the generations and the three int32 per slot, which the host keeps.
 struct PoolBytes {
   size_t state = 0;    ///< checkpoints of all layers and slots
   size_t ring = 0;     ///< k, v, g, beta rows
@@ -47,14 +51,21 @@ struct PoolBytes {
   bool operator==(const PoolBytes&) const = default;
 };
 
-/// The bytes that a pool of this description allocates. Errors: invalid_argument, unsupported as Pool::create.
+/// The bytes that a pool of this description allocates; asks no device. Errors: invalid_argument, unsupported as
+/// Pool::create, but for a device that is not there.
 Status pool_bytes(const PoolConfig& config, PoolBytes* bytes);
 
 /// Owns the memory; allocates only in create(). Not thread-safe: calls on one pool, and compute calls on its views,
 /// must be ordered by the caller. Slot 0 is an ordinary slot.
+///
+/// On a CUDA pool acquire, release, reset and copy launch a kernel for every 128 slots, whatever the number of layers,
+/// in the pool's stream; they neither wait for it nor allocate. The bookkeeping of slots is done when they return, so
+/// handles can be used at once. materialise, export_slot and import_slot wait for the stream. Any call may return
+/// `internal` with the device's error; the bookkeeping is as before the call then.
 class Pool {
  public:
-  /// Errors: invalid_argument, unsupported (a fold policy that is not built), out_of_memory.
+  /// Errors: invalid_argument, unsupported (a fold policy that is not built; a device that is not there),
+  /// out_of_memory.
   static Status create(const PoolConfig& config, std::unique_ptr<Pool>* pool);
   ~Pool();
   Pool(const Pool&) = delete;
@@ -63,6 +74,10 @@ class Pool {
   const PoolConfig& config() const;
   PoolBytes bytes() const;
   int64_t free_slots() const;
+
+  /// The stream (cudaStream_t) of the calls below; null, as at first: the default stream. The caller orders it with the
+  /// streams of compute calls on the pool, and with the stream set before. A CPU pool ignores it.
+  void set_stream(void* stream);
 
   /// Takes a free slot: state, conv window, ring and cursors are zero, nothing is pending.
   /// Error out_of_memory when none is free; the pool is unchanged then.
@@ -76,19 +91,25 @@ class Pool {
   }
   /// Gives a slot back. The handle, and any window pending in it, are void from here on.
   Status release(Slot slot);
+  /// All or none; no slot twice.
+  Status release(std::span<const Slot> slots);
   /// As if acquired anew, under the same handle: everything zero, nothing pending.
   Status reset(Slot slot);
+  /// All or none.
+  Status reset(std::span<const Slot> slots);
 
   /// Copies state, conv window, ring and pending window from src[i] to dst[i], all at once: every source is read as it
   /// was before the call, so chains (1->2, 2->3) and cycles (1->2, 2->1) do what they say. No dst twice.
   Status copy(std::span<const Slot> src, std::span<const Slot> dst);
 
   /// Writes the logical state of `src` after `n` rows of its pending window to `dst` (state and conv window; nothing
-  /// pending there). `src` is not disturbed. n = 0 is the checkpoint itself.
+  /// pending there). `src` is not disturbed. n = 0 is the checkpoint itself. On a CUDA pool n > 0 is compared with the
+  /// window on the host, so the call waits for the stream, then launches.
   Status materialise(Slot src, int32_t n, Slot dst);
 
   /// A slot as bytes: state, conv window, pending rows and cursors, with a header that describes them.
-  /// For off-load, pre-emption and hand-over between machines (little-endian).
+  /// For off-load, pre-emption and hand-over between machines (little-endian), and between CPU and CUDA pools: the
+  /// bytes do not depend on the device. `bytes` is host memory.
   size_t export_size() const;
   Status export_slot(Slot slot, std::span<std::byte> bytes) const;
   /// The opposite, into an acquired slot of this or another pool of equal shape and dtypes. Everything in `bytes` is

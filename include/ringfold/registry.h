@@ -26,6 +26,7 @@ struct Desc {
   int64_t layers = 1;      ///< fold, conv_commit
   int64_t channels = 0;    ///< C, conv operations
   int64_t conv_width = 4;  ///< W, conv operations
+  int64_t state_alignment = 16;  ///< bytes: largest power of two up to 16 that divides the address of every state row
   int threads = 0;         ///< CPU threads; 0: num_threads()
   bool operator==(const Desc&) const = default;
 };

@@ -35,6 +35,7 @@ struct VerifyArgs {
   Numerics numerics = Numerics::exact;
   StateRounding state_rounding = StateRounding::per_commit;
   std::string_view impl;  ///< force an implementation by name; empty: the best that serves
+  void* stream = nullptr;  ///< cudaStream_t of calls on CUDA tensors; null: the default stream
 };
 
 /// Computes the outputs of every row's window from its checkpoint and records the raw inputs in the ring.

@@ -35,6 +35,8 @@ void extreme_gates(Judge&, const Config&, std::string_view);  // C15
 // bodies_pool.cc
 void generations(Judge&, const Config&, std::string_view);       // C13
 void commit_is_atomic(Judge&, const Config&, std::string_view);  // C18
+// bodies_graph.cc
+void graph_replay(Judge&, const Config&, std::string_view);  // C17
 // bodies_large.cc
 void large_offsets(Judge&, const Config&, std::string_view);  // C19
 

@@ -62,8 +62,26 @@ std::vector<BadCall<Args>> window_cases() {
       {"an integer out", kInvalid, "out", [](A& a) { a.out.dtype = DType::i32; }},
       {"row_status of another length", kInvalid, "row_status", [](A& a) { ++a.row_status.shape[0]; }},
       {"pending of another length", kInvalid, "pending", [](A& a) { --a.pending.shape[0]; }},
-      {"a state on a CUDA device", Code::unsupported, "", [](A& a) { a.state.device = Device::cuda; }},
   };
+}
+
+/// Tensors of one call on two devices, and all of them where the implementation does not work. Straight to the library,
+/// which looks at what the tensors say, so nothing has to be copied anywhere.
+void wrong_device(Judge& judge, const World& world) {
+  const Store store = world.make_store();
+  Batch batch = world.batch(0);
+  const Bytes state = pack(store.state()), out = pack(batch.out), status = pack(batch.row_status);
+  VerifyArgs args = world.verify_args(store, 0, batch);
+  args.window.q.device = Device::cuda;
+  const Status mixed = ringfold::verify(args);
+  judge.refused(mixed, Code::invalid_argument, "verify with q on another device than the state");
+  judge.that(mixed.message().find("window.q") != std::string::npos, "the message does not name q: " + mixed.message());
+  const Device wrong = judge.on_device() ? Device::cpu : Device::cuda;
+  for (TensorView* tensor : tensors_of(args)) tensor->device = wrong;
+  judge.refused(ringfold::verify(args), Code::unsupported, "verify of tensors where the implementation does not work");
+  judge.untouched(store.state(), state, "state, by calls on the wrong device");
+  judge.untouched(batch.out, out, "outputs, by calls on the wrong device");
+  judge.untouched(batch.row_status, status, "row_status, by calls on the wrong device");
 }
 
 }  // namespace
@@ -85,10 +103,10 @@ void refused_arguments(Judge& judge, const Config& config, std::string_view impl
                           [](VerifyArgs& a) { (a.snapshots = a.state).shape[3] += 1; }});
   run<VerifyArgs>(
       judge, "verify", verify_cases, [&] { return world.verify_args(store, 0, batch); },
-      [](const VerifyArgs& a) { return verify(a); }, memory);
+      [](const VerifyArgs& a) { return mirrored::verify(a); }, memory);
   run<DecodeArgs>(
       judge, "decode", window_cases<DecodeArgs>(), [&] { return world.decode_args(store, 0, batch); },
-      [](const DecodeArgs& a) { return decode(a); }, memory);
+      [](const DecodeArgs& a) { return mirrored::decode(a); }, memory);
 
   const RowBuffers ids(world.slots), counts(std::vector<int32_t>(world.slots.size(), 0));
   const std::vector<int32_t> twice{0, 0}, past{static_cast<int32_t>(config.layers)}, negative{-1};
@@ -106,7 +124,8 @@ void refused_arguments(Judge& judge, const Config& config, std::string_view impl
   };
   run<FoldArgs>(
       judge, "fold", fold_cases, [&] { return world.fold_args(store, ids, counts); },
-      [](const FoldArgs& a) { return fold(a); }, memory);
+      [](const FoldArgs& a) { return mirrored::fold(a); }, memory);
+  wrong_device(judge, world);
 }
 
 }  // namespace ringfold::check

@@ -90,7 +90,7 @@ Results run_all(Judge& judge, const Config& config, std::string_view impl) {
   add_conv(judge, config, impl, results);
   for (DType type : {DType::f32, config.act}) {
     NormCase norm(config, impl, type);
-    judge.ok(gated_norm(norm.args), "gated_norm");
+    judge.ok(mirrored::gated_norm(norm.args), "gated_norm");
     results.add("gated_norm", norm.out.view());
   }
   return results;
@@ -120,7 +120,7 @@ void recurrence_accuracy(Judge& judge, const Config& config, std::string_view im
   const RowBuffers ids(world.slots), accepted(counts);
   FoldArgs args = world.fold_args(store, ids, accepted);
   args.state = store.state(0), args.ring = store.ring(0), args.pending = store.pending(0);
-  judge.ok(fold(args), "fold");
+  judge.ok(mirrored::fold(args), "fold");
   const oracle::Layer layer = world.params[0].oracle_layer();
   for (size_t r = 0; r < world.slots.size(); ++r) {
     oracle::Recurrence truth(layer, doubles(start.state(0, world.slots[r])));
@@ -165,7 +165,7 @@ void conv_accuracy(Judge& judge, const Config& config, std::string_view impl) {
 
 void norm_accuracy(Judge& judge, const Config& config, std::string_view impl) {
   NormCase norm(config, impl, DType::f32);
-  judge.ok(gated_norm(norm.args), "gated_norm");
+  judge.ok(mirrored::gated_norm(norm.args), "gated_norm");
   const oracle::Doubles want = oracle::gated_norm(doubles(norm.x.view()), doubles(norm.z.view()),
                                                   doubles(norm.weight.view()), norm.args.eps, norm.args.gate);
   oracle::Doubles bounds = want;

@@ -85,7 +85,7 @@ void tracking(Judge& judge, const World& world, const Store& verified) {
     FoldArgs args = world.fold_args(tracked, ids, accepted);
     args.track_slots = slots.view;
     args.track_steps = steps.view;
-    judge.ok(fold(args), "fold with tracking");
+    judge.ok(mirrored::fold(args), "fold with tracking");
     tracked.guards(judge);
     world.fold(judge, plain, world.slots, counts);
     for (int64_t l = 0; l < world.config.layers; ++l) {
@@ -155,7 +155,7 @@ void layers_are_free(Judge& judge, const Config& config, std::string_view impl) 
   const RowBuffers ids(world.slots), accepted(counts);
   Store at_once = world.make_store();
   at_once.copy_from(verified);
-  judge.ok(fold(world.fold_args(at_once, ids, accepted)), "fold of all layers");
+  judge.ok(mirrored::fold(world.fold_args(at_once, ids, accepted)), "fold of all layers");
   at_once.guards(judge);
 
   Store one_by_one = world.make_store(), listed = world.make_store(), part = world.make_store();
@@ -165,7 +165,7 @@ void layers_are_free(Judge& judge, const Config& config, std::string_view impl) 
     args.state = one_by_one.state(l);
     args.ring = one_by_one.ring(l);
     args.pending = one_by_one.pending(l);
-    judge.ok(fold(args), "fold of layer " + std::to_string(l));
+    judge.ok(mirrored::fold(args), "fold of layer " + std::to_string(l));
   }
   judge.same(one_by_one.state(), at_once.state(), "states, layer by layer against all at once,");
 
@@ -174,13 +174,13 @@ void layers_are_free(Judge& judge, const Config& config, std::string_view impl) 
   std::rotate(order.begin(), order.begin() + config.layers / 2, order.end());
   FoldArgs args = world.fold_args(listed, ids, accepted);
   args.layers = order;
-  judge.ok(fold(args), "fold of all layers in another order");
+  judge.ok(mirrored::fold(args), "fold of all layers in another order");
   judge.same(listed.state(), at_once.state(), "states, layers in another order,");
 
   const std::vector<int32_t> last{static_cast<int32_t>(config.layers - 1)};
   FoldArgs some = world.fold_args(part, ids, accepted);
   some.layers = last;
-  judge.ok(fold(some), "fold of the last layer alone");
+  judge.ok(mirrored::fold(some), "fold of the last layer alone");
   judge.same(part.state(config.layers - 1), at_once.state(config.layers - 1),
              "state of the only layer that was folded");
   for (int64_t l = 0; l + 1 < config.layers; ++l) {
@@ -241,7 +241,7 @@ void others_untouched(Judge& judge, const Config& config, std::string_view impl)
   FoldArgs args = world.fold_args(store, ids, accepted);
   const std::vector<int32_t> layers{static_cast<int32_t>(mine)};
   args.layers = layers;
-  judge.ok(fold(args), "fold of one row");
+  judge.ok(mirrored::fold(args), "fold of one row");
   copy(saved.state(mine, first[0]), store.state(mine, first[0]));
   restore_pending();
   compare(before, "fold");

@@ -126,13 +126,13 @@ void norm_rows(Judge& judge, const Config& c, std::string_view impl) {
   fill_normal(weight.view(), mix({static_cast<int64_t>(c.seed), 22}), 0.3f, 1.0f);
   GatedNormArgs args{x.view(), z.view(), weight.view(), all.view(), c.seed % 2 ? NormGate::silu : NormGate::sigmoid,
                      1e-6f,    impl};
-  judge.ok(gated_norm(args), "gated_norm");
+  judge.ok(mirrored::gated_norm(args), "gated_norm");
   const int64_t t = shape[0] - 1;
   args.x = slice(x.view(), t, 1), args.z = slice(z.view(), t, 1), args.out = one.view();
-  judge.ok(gated_norm(args), "gated_norm of one token");
+  judge.ok(mirrored::gated_norm(args), "gated_norm of one token");
   judge.same(slice(all.view(), t, 1), one.view(), "gated_norm of a batch, against one token,");
   args.x = x.view(), args.z = z.view(), args.out = x.view();
-  judge.ok(gated_norm(args), "gated_norm in place");
+  judge.ok(mirrored::gated_norm(args), "gated_norm in place");
   judge.same(x.view(), all.view(), "gated_norm in place");
   for (const Buffer* buffer : {&x, &z, &weight, &all, &one}) judge.intact(*buffer, "gated_norm buffer");
 }
@@ -147,7 +147,7 @@ void floating_point_environment(Judge& judge, const World& world) {
     const DecodeArgs args = world.decode_args(store, 0, batch);
     Environment environment;
     if (odd_environment) environment.spoil();
-    const Status status = decode(args);
+    const Status status = mirrored::decode(args);
     const bool kept = environment.restore();
     judge.ok(status, "decode");
     judge.that(kept, "decode changed the floating-point environment of its caller");
@@ -237,7 +237,7 @@ void speculation_invariance(Judge& judge, const Config& config, std::string_view
     }
     Batch batch = world.batch(config.layout, rows);
     VerifyArgs args = world.verify_args(spec, 0, batch);
-    judge.ok(verify(args), "verify");
+    judge.ok(mirrored::verify(args), "verify");
     for (size_t r = 0; r < truth.size(); ++r) {
       for (int64_t t = 0; t < good[r]; ++t) {
         judge.same(
@@ -249,7 +249,7 @@ void speculation_invariance(Judge& judge, const Config& config, std::string_view
     const RowBuffers ids(slots), accepted(counts);
     FoldArgs fold_args = world.fold_args(spec, ids, accepted);
     fold_args.state = spec.state(0), fold_args.ring = spec.ring(0), fold_args.pending = spec.pending(0);
-    judge.ok(fold(fold_args), "fold");
+    judge.ok(mirrored::fold(fold_args), "fold");
   }
   // And in chunks, as a prompt is taken: the longest that a call allows, then the rest.
   const Store chunk = world.make_store();

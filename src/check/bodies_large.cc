@@ -57,7 +57,7 @@ void huge_pitch(Judge& judge, const Config& config, std::string_view impl) {
   VerifyArgs args = world.verify_args(store, 0, far);
   args.state = wide[0];
   args.ring = {wide[1], wide[2], wide[3], wide[4]};
-  judge.ok(verify(args), "verify on a sparse pool");
+  judge.ok(mirrored::verify(args), "verify on a sparse pool");
   judge.same(far.out, near.out, "outputs of a pool past 2^31 elements");
   for (int i = 1; i < 5; ++i) judge.same(wide[i], packed[i], "ring past 2^31 elements");
   std::vector<int32_t> counts;
@@ -67,7 +67,7 @@ void huge_pitch(Judge& judge, const Config& config, std::string_view impl) {
   fold_args.state = wide[0];
   fold_args.ring = args.ring;
   fold_args.pending = {};
-  judge.ok(fold(fold_args), "fold on a sparse pool");
+  judge.ok(mirrored::fold(fold_args), "fold on a sparse pool");
   world.fold(judge, store, world.slots, counts);
   judge.same(wide[0], packed[0], "states past 2^31 elements");
 }
@@ -102,7 +102,7 @@ void many_rows(Judge& judge, const Config& base, std::string_view impl) {
     args.out = batch.out;
     args.pending = store.pending(0);
     args.impl = impl;
-    judge.ok(verify(args), "verify of many rows");
+    judge.ok(mirrored::verify(args), "verify of many rows");
     batch.guards(judge);
     outs->push_back(pack(batch.out));
     const RowBuffers ids(slots), accepted(std::vector<int32_t>(slots.size(), 1));
@@ -114,7 +114,7 @@ void many_rows(Judge& judge, const Config& base, std::string_view impl) {
     fold_args.num_accepted = accepted.view;
     fold_args.pending = store.pending(0);
     fold_args.impl = impl;
-    judge.ok(fold(fold_args), "fold of many rows");
+    judge.ok(mirrored::fold(fold_args), "fold of many rows");
     store.guards(judge);
   };
   std::vector<Bytes> at_once, in_parts;

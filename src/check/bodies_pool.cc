@@ -25,6 +25,7 @@ class PoolWorld {
     pc.conv_width = kMinConvWidth + static_cast<int64_t>(config.seed % 3);
     pc.qk_l2norm = config.qk_l2norm;
     pc.state_rounding = config.rounding;
+    pc.device = device_of(impl);
     judge.ok(Pool::create(pc, &pool), "Pool::create");
     handles.resize(static_cast<size_t>(world.num_slots));
     for (int64_t i = 0; i < world.num_slots; ++i) {
@@ -59,7 +60,7 @@ class PoolWorld {
       args.row_status = batch.row_status;
       args.impl = world.impl;
       pool->bind(l, &args);
-      judge.ok(verify(args), "verify on a pool");
+      judge.ok(mirrored::verify(args), "verify on a pool");
       judge.rows(batch.row_status, std::vector<RowStatus>(ids.size(), RowStatus::done), "verify on a pool");
       if (l == no_conv) continue;
       Buffer x(c.act, {static_cast<int64_t>(ids.size()), c.window, kChannels});
@@ -73,7 +74,7 @@ class PoolWorld {
       conv.slot_ids = slot_ids.view;
       conv.impl = world.impl;
       pool->bind(l, &conv);
-      judge.ok(conv_verify(conv), "conv_verify on a pool");
+      judge.ok(mirrored::conv_verify(conv), "conv_verify on a pool");
     }
   }
 
@@ -145,7 +146,7 @@ void generations(Judge& judge, const Config& config, std::string_view impl) {
   judge.ok(pool.release(old), "release");
 
   std::vector<Bytes> before = w.bytes();
-  judge.ok(commit(pool, late.args), "commit of a released slot");
+  judge.ok(mirrored::commit(pool, late.args), "commit of a released slot");
   judge.rows(late.status.view, {RowStatus::stale_generation}, "commit of a released slot");
   w.untouched(judge, before, "commit of a released slot:");
   Batch batch = w.world.batch(Layout::dense, {{&w.world.sequences[0][0], 0, config.window, old.id}});
@@ -156,7 +157,7 @@ void generations(Judge& judge, const Config& config, std::string_view impl) {
   args.row_status = batch.row_status;
   args.impl = impl;
   pool.bind(0, &args);
-  judge.ok(verify(args), "verify on a released slot");
+  judge.ok(mirrored::verify(args), "verify on a released slot");
   judge.rows(batch.row_status, {RowStatus::slot_not_acquired}, "verify on a released slot");
   judge.refused(pool.release(old), Code::invalid_argument, "second release of one handle");
 
@@ -170,89 +171,106 @@ void generations(Judge& judge, const Config& config, std::string_view impl) {
 
   w.verify_rows(judge, {0});
   before = w.bytes();
-  judge.ok(commit(pool, late.args), "commit with an old handle");
+  judge.ok(mirrored::commit(pool, late.args), "commit with an old handle");
   judge.rows(late.status.view, {RowStatus::stale_generation}, "commit with an old handle");
   w.untouched(judge, before, "commit with an old handle:");
   judge.refused(pool.reset(old), Code::invalid_argument, "reset with an old handle");
   w.untouched(judge, before, "reset with an old handle:");
   const Commit right({{fresh.id}, {fresh.generation}, {static_cast<int32_t>(config.window)}, {}, {}}, impl);
-  judge.ok(commit(pool, right.args), "commit with the new handle");
+  judge.ok(mirrored::commit(pool, right.args), "commit with the new handle");
   judge.rows(right.status.view, {RowStatus::done}, "commit with the new handle");
 }
 
-void commit_is_atomic(Judge& judge, const Config& config, std::string_view impl) {
-  const PoolWorld w(judge, config, impl), twin(judge, config, impl);
-  const auto T = static_cast<int32_t>(config.window);
+namespace {
+
+struct BadCommit {
+  const char* name;
+  RowStatus expected;
+  int32_t count, generation_off, track_slot, track_step;
+};
+
+/// Row 0 is bad: it is refused whole, the others are committed. `silent`: without row_status, where that is allowed.
+void bad_commit(Judge& judge, const PoolWorld& w, const PoolWorld& twin, const BadCommit& bad, int32_t free_slot,
+                bool silent) {
+  const std::string_view impl = w.world.impl;
+  const auto T = static_cast<int32_t>(w.world.config.window);
+  const int32_t slot = w.world.slots[0];
   std::vector<size_t> all(w.world.slots.size());
   for (size_t r = 0; r < all.size(); ++r) all[r] = r;
-  const int32_t slot = w.world.slots[0];
-  std::vector<int32_t> free_of_rows;
-  for (int32_t s = 0; s < w.world.num_slots; ++s) {
-    if (std::find(w.world.slots.begin(), w.world.slots.end(), s) == w.world.slots.end()) free_of_rows.push_back(s);
+  const std::string name = std::string("commit with ") + bad.name;
+  w.verify_rows(judge, all);
+  twin.verify_rows(judge, all);
+  CommitRows rows;
+  for (size_t r = 0; r < all.size(); ++r) {
+    const int32_t id = w.world.slots[r];
+    rows.slots.push_back(id);
+    rows.generations.push_back(w.handles[id].generation + (r == 0 ? bad.generation_off : 0));
+    rows.counts.push_back(r == 0 ? bad.count : T);
+    rows.track_slots.push_back(r == 0 ? bad.track_slot : -1);
+    rows.track_steps.push_back(r == 0 ? bad.track_step : -1);
   }
-  struct Bad {
-    const char* name;
-    RowStatus expected;
-    int32_t count, generation_off, track_slot, track_step;
-  };
-  const Bad cases[] = {
-      {"a count beyond the window", RowStatus::accept_out_of_range, T + 1, 0, free_of_rows[0], 0},
-      {"a count below 0", RowStatus::accept_out_of_range, -1, 0, free_of_rows[0], 0},
-      {"another generation", RowStatus::stale_generation, T, 1, free_of_rows[0], 0},
-      {"a snapshot past the accepted rows", RowStatus::track_out_of_range, T, 0, free_of_rows[0], T},
-      {"a snapshot slot past the pool", RowStatus::track_out_of_range, T, 0, static_cast<int32_t>(w.world.num_slots),
-       0},
-  };
-  for (const Bad& bad : cases) {
-    const std::string name = std::string("commit with ") + bad.name;
-    w.verify_rows(judge, all);
-    twin.verify_rows(judge, all);
-    CommitRows rows;
-    for (size_t r = 0; r < all.size(); ++r) {
-      const int32_t id = w.world.slots[r];
-      rows.slots.push_back(id);
-      rows.generations.push_back(w.handles[id].generation + (r == 0 ? bad.generation_off : 0));
-      rows.counts.push_back(r == 0 ? bad.count : T);
-      rows.track_slots.push_back(r == 0 ? bad.track_slot : -1);
-      rows.track_steps.push_back(r == 0 ? bad.track_step : -1);
-    }
-    std::vector<Bytes> before = w.bytes();
+  std::vector<Bytes> before = w.bytes();
+  Commit partly(rows, impl);
+  if (!judge.on_device()) {
     Commit whole(rows, impl);
     whole.args.row_status = {};
-    judge.refused(commit(*w.pool, whole.args), Code::invalid_argument, name + ", no row_status");
+    judge.refused(mirrored::commit(*w.pool, whole.args), Code::invalid_argument, name + ", no row_status");
     w.untouched(judge, before, name + ", no row_status:");
-    const Commit partly(rows, impl);
-    judge.ok(commit(*w.pool, partly.args), name);
+  }
+  if (silent) partly.args.row_status = {};
+  judge.ok(mirrored::commit(*w.pool, partly.args), name);
+  if (!silent) {
     std::vector<RowStatus> statuses(all.size(), RowStatus::done);
     statuses[0] = bad.expected;
     judge.rows(partly.status.view, statuses, name);
-    // The twin commits only the good rows. Everything must agree, the refused row's pending window included.
-    CommitRows good = rows;
-    for (std::vector<int32_t>* column :
-         {&good.slots, &good.generations, &good.counts, &good.track_slots, &good.track_steps}) {
-      column->erase(column->begin());
-    }
-    if (!good.slots.empty()) judge.ok(commit(*twin.pool, Commit(good, impl).args), "commit of the good rows");
-    w.untouched(judge, twin.bytes(), name + ":");
-    // And the refused row can still be committed, with its snapshot.
-    const CommitRows again{{slot}, {w.handles[slot].generation}, {T}, {free_of_rows[0]}, {0}};
-    for (const PoolWorld* pool : {&w, &twin}) {
-      const Commit retry(again, impl);
-      judge.ok(commit(*pool->pool, retry.args), "commit of a row that was refused before");
-      judge.rows(retry.status.view, {RowStatus::done}, "commit of a row that was refused before");
-    }
-    w.untouched(judge, twin.bytes(), "commit of a row that was refused before:");
-    before = w.bytes();
-    const Commit second(again, impl);
-    judge.ok(commit(*w.pool, second.args), "second commit of one window");
-    judge.rows(second.status.view, {RowStatus::no_pending_window}, "second commit of one window");
-    w.untouched(judge, before, "second commit of one window:");
+  }
+  // The twin commits only the good rows. Everything must agree, the refused row's pending window included.
+  CommitRows good = rows;
+  for (std::vector<int32_t>* column :
+       {&good.slots, &good.generations, &good.counts, &good.track_slots, &good.track_steps}) {
+    column->erase(column->begin());
+  }
+  if (!good.slots.empty()) judge.ok(mirrored::commit(*twin.pool, Commit(good, impl).args), "commit of the good rows");
+  w.untouched(judge, twin.bytes(), name + ":");
+  // And the refused row can still be committed, with its snapshot.
+  const CommitRows again{{slot}, {w.handles[slot].generation}, {T}, {free_slot}, {0}};
+  for (const PoolWorld* pool : {&w, &twin}) {
+    const Commit retry(again, impl);
+    judge.ok(mirrored::commit(*pool->pool, retry.args), "commit of a row that was refused before");
+    judge.rows(retry.status.view, {RowStatus::done}, "commit of a row that was refused before");
+  }
+  w.untouched(judge, twin.bytes(), "commit of a row that was refused before:");
+  before = w.bytes();
+  const Commit second(again, impl);
+  judge.ok(mirrored::commit(*w.pool, second.args), "second commit of one window");
+  judge.rows(second.status.view, {RowStatus::no_pending_window}, "second commit of one window");
+  w.untouched(judge, before, "second commit of one window:");
+}
+
+}  // namespace
+
+void commit_is_atomic(Judge& judge, const Config& config, std::string_view impl) {
+  const PoolWorld w(judge, config, impl), twin(judge, config, impl);
+  const auto T = static_cast<int32_t>(config.window), past = static_cast<int32_t>(w.world.num_slots);
+  const int32_t slot = w.world.slots[0];
+  int32_t unused = 0;  // a slot that no row has
+  while (std::find(w.world.slots.begin(), w.world.slots.end(), unused) != w.world.slots.end()) ++unused;
+  const BadCommit cases[] = {
+      {"a count beyond the window", RowStatus::accept_out_of_range, T + 1, 0, unused, 0},
+      {"a count below 0", RowStatus::accept_out_of_range, -1, 0, unused, 0},
+      {"another generation", RowStatus::stale_generation, T, 1, unused, 0},
+      {"a snapshot past the accepted rows", RowStatus::track_out_of_range, T, 0, unused, T},
+      {"a snapshot slot past the pool", RowStatus::track_out_of_range, T, 0, past, 0},
+  };
+  for (const BadCommit& bad : cases) {
+    bad_commit(judge, w, twin, bad, unused, false);
+    if (judge.on_device()) bad_commit(judge, w, twin, bad, unused, true);
   }
   // One layer whose conv did not run: nothing is committed on any layer.
   w.verify_rows(judge, {0}, config.layers - 1);
   const std::vector<Bytes> before = w.bytes();
   const Commit incomplete({{slot}, {w.handles[slot].generation}, {T}, {}, {}}, impl);
-  judge.ok(commit(*w.pool, incomplete.args), "commit of a step whose conv did not run on one layer");
+  judge.ok(mirrored::commit(*w.pool, incomplete.args), "commit of a step whose conv did not run on one layer");
   judge.rows(incomplete.status.view, {RowStatus::no_pending_window},
              "commit of a step whose conv did not run on one layer");
   w.untouched(judge, before, "commit of a step whose conv did not run on one layer:");

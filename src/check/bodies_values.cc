@@ -178,7 +178,7 @@ void one_extreme(Judge& judge, const Config& config, std::string_view impl, cons
   const RowBuffers ids(world.slots), counts(counts_of(world));
   FoldArgs args = world.fold_args(store, ids, counts);
   args.state = store.state(0), args.ring = store.ring(0), args.pending = store.pending(0);
-  judge.ok(fold(args), "fold " + name);
+  judge.ok(mirrored::fold(args), "fold " + name);
   for (int32_t slot : world.slots) judge.finite(store.state(0, slot), "state " + name);
 }
 

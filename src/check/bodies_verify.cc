@@ -62,7 +62,7 @@ void recording_is_silent(Judge& judge, const Config& config, std::string_view im
     VerifyArgs args = world.verify_args(store, 0, plain);
     args.ring = {};
     args.pending = {};
-    judge.ok(verify(args), "verify without a ring");
+    judge.ok(mirrored::verify(args), "verify without a ring");
   }
   for (const auto& [ring, snapshots] : {std::pair{true, false}, {false, true}, {true, true}}) {
     const Store store = world.make_store();
@@ -70,7 +70,7 @@ void recording_is_silent(Judge& judge, const Config& config, std::string_view im
     if (snapshots) batch.want_snapshots();
     VerifyArgs args = world.verify_args(store, 0, batch);
     if (!ring) args.ring = {};
-    judge.ok(verify(args), "verify");
+    judge.ok(mirrored::verify(args), "verify");
     batch.guards(judge);
     store.guards(judge);
     judge.same(batch.out, plain.out,
@@ -151,7 +151,7 @@ void second_window_replaces(Judge& judge, const Config& config, std::string_view
     const RowBuffers ids({world.slots[0]}), counts({static_cast<int32_t>(world.lengths[0])}), status({77});
     FoldArgs args = world.fold_args(twice, ids, counts);
     args.row_status = status.view;
-    judge.ok(fold(args), "fold of more rows than the second window has");
+    judge.ok(mirrored::fold(args), "fold of more rows than the second window has");
     judge.rows(status.view, {RowStatus::accept_out_of_range}, "fold of more rows than the second window has");
   }
   world.fold(judge, twice, world.slots, accepted);
@@ -167,7 +167,7 @@ void fast_is_bounded(Judge& judge, const Config& config, std::string_view impl) 
   const Bytes out = pack(fast.out);
   VerifyArgs args = world.verify_args(store, 0, fast);
   args.numerics = Numerics::fast;
-  const Status status = verify(args);
+  const Status status = mirrored::verify(args);
   if (!status.ok()) {
     judge.refused(status, Code::unsupported, "verify with fast numerics");
     judge.untouched(store.state(), state, "state, by a refused verify");

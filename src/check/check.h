@@ -72,7 +72,7 @@ struct Outcome {
 Outcome run_line(std::string_view line, std::string_view impl, const Config& config);
 
 /// 64-bit hash of all that the implementation computes for the config: outputs, snapshots, ring, states, conv, norm.
-/// Equal on every machine and for every implementation. 0 where a call failed.
+/// Equal on every machine and for every implementation that serves the config. 0 where a call failed or was refused.
 uint64_t fingerprint(std::string_view impl, const Config& config);
 
 /// One cell of the table implementation x line.
@@ -96,7 +96,7 @@ struct Report {
 };
 
 struct Options {
-  std::vector<std::string> impls;  ///< empty: all of this machine
+  std::vector<std::string> impls;  ///< empty: all of this machine, CUDA included
   std::vector<std::string> lines;  ///< empty: all
   Level level = Level::quick;
   int threads = 0;          ///< threads of the calls under test; 0: as set. Bits do not depend on it

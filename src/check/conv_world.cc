@@ -110,12 +110,12 @@ void ConvWorld::guards(Judge& judge, const Memory& memory, const Call* call) con
 }
 
 void ConvWorld::verify(Judge& judge, const Memory& memory, Call& call) const {
-  judge.ok(conv_verify(call.args), "conv_verify");
+  judge.ok(mirrored::conv_verify(call.args), "conv_verify");
   guards(judge, memory, &call);
 }
 
 void ConvWorld::decode(Judge& judge, const Memory& memory, Call& call) const {
-  judge.ok(conv_decode(call.args), "conv_decode");
+  judge.ok(mirrored::conv_decode(call.args), "conv_decode");
   guards(judge, memory, &call);
 }
 
@@ -132,7 +132,7 @@ void ConvWorld::commit(Judge& judge, const Memory& memory, const std::vector<int
   args.num_accepted = accepted.view;
   if (track_slot >= 0) args.track_slots = track_slots.view, args.track_steps = track_steps.view;
   args.impl = impl;
-  judge.ok(conv_commit(args), "conv_commit");
+  judge.ok(mirrored::conv_commit(args), "conv_commit");
   guards(judge, memory, nullptr);
 }
 

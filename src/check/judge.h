@@ -21,8 +21,14 @@ struct Skip {
 /// Counts comparisons, throws Failure at the first that does not hold.
 class Judge {
  public:
+  /// `device`: that of the implementation under test.
+  explicit Judge(Device device = Device::cpu) : device_(device) {}
+  /// Devices promise less of rows that the host cannot look into: bodies ask where they differ.
+  bool on_device() const { return device_ != Device::cpu; }
+
   int64_t checks() const { return checks_; }
   void that(bool holds, const std::string& what);
+  /// Throws Skip where an implementation for a device does not serve the call: kernels may be made for some shapes.
   void ok(const Status& status, const std::string& what);
   /// An error of exactly this code, with a message.
   void refused(const Status& status, Code code, const std::string& what);
@@ -37,6 +43,7 @@ class Judge {
   void rows(const TensorView& row_status, const std::vector<RowStatus>& want, const std::string& what);
 
  private:
+  Device device_;
   int64_t checks_ = 0;
 };
 

@@ -6,6 +6,8 @@
 #include <cstdio>
 #include <cstring>
 
+#include "check/device.h"
+
 namespace ringfold::check {
 namespace {
 
@@ -39,6 +41,18 @@ void for_each(const TensorView& view, Fn fn) {
   for_each_run(view, [&](std::byte* p, const auto&) {
     for (int64_t i = 0; i < n; ++i) fn(p + i * step);
   });
+}
+
+/// The same for views on any device, read alone and written.
+template <class Fn>
+void read_each(const TensorView& view, Fn fn) {
+  for_each(Staged(view).view(), fn);
+}
+template <class Fn>
+void write_each(const TensorView& view, Fn fn) {
+  const Staged staged(view);
+  for_each(staged.view(), fn);
+  staged.put_back();
 }
 
 uint32_t bits_of(DType type, const std::byte* element) {
@@ -97,7 +111,9 @@ std::string at_text(const TensorView& view, const Index& index, int64_t last) {
 }
 
 /// First difference against packed bytes; `exact`: NaN payloads count.
-std::string compare(const TensorView& got, const Bytes& want, bool exact) {
+std::string compare(const TensorView& view, const Bytes& want, bool exact) {
+  const Staged staged(view);
+  const TensorView& got = staged.view();
   const auto size = static_cast<int64_t>(size_of(got.dtype));
   const int64_t n = run_length(got), step = run_stride(got) * size;
   if (static_cast<int64_t>(want.size()) != got.elements() * size) return "sizes differ";
@@ -123,38 +139,6 @@ std::string compare(const TensorView& got, const Bytes& want, bool exact) {
 }
 
 }  // namespace
-
-uint64_t Rng::next() {
-  uint64_t z = (state_ += 0x9E3779B97F4A7C15ull);
-  z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9ull;
-  z = (z ^ (z >> 27)) * 0x94D049BB133111EBull;
-  return z ^ (z >> 31);
-}
-
-float Rng::uniform(float low, float high) { return low + (high - low) * (static_cast<float>(next() >> 40) * 0x1p-24f); }
-
-float Rng::normal() {
-  const uint64_t bits = next();
-  float sum = 0;
-  for (int i = 0; i < 4; ++i) sum += static_cast<float>((bits >> (16 * i)) & 0xFFFFu) * 0x1p-16f;
-  return (sum - 2.0f) * 1.7320508f;  // a uniform has variance 1/12, four have 1/3
-}
-
-std::vector<int32_t> Rng::permutation(int64_t n) {
-  std::vector<int32_t> order(static_cast<size_t>(n));
-  for (int64_t i = 0; i < n; ++i) {
-    const int64_t j = below(i + 1);
-    order[i] = order[j];
-    order[j] = static_cast<int32_t>(i);
-  }
-  return order;
-}
-
-uint64_t mix(std::initializer_list<int64_t> parts) {
-  uint64_t seed = 0x243F6A8885A308D3ull;
-  for (int64_t part : parts) seed = Rng(seed ^ static_cast<uint64_t>(part)).next();
-  return seed;
-}
 
 float load(DType type, const void* element) {
   uint16_t half = 0;
@@ -191,6 +175,7 @@ bool is_nan(DType type, const void* element) { return is_float(type) && std::isn
 
 Buffer::Buffer(int64_t bytes, DType poison_as)
     : memory_(static_cast<size_t>(bytes + 2 * kGuard)),
+      block_(memory_.data(), memory_.size()),
       poison_(is_float(poison_as) ? std::byte{0xFF} : std::byte{0x7F}) {
   poison();
 }
@@ -294,7 +279,9 @@ TensorView merge(const TensorView& view, int first, int count) {
   return merged;
 }
 
-Bytes pack(const TensorView& view) {
+Bytes pack(const TensorView& source) {
+  const Staged staged(source);
+  const TensorView& view = staged.view();
   Bytes bytes(static_cast<size_t>(view.elements()) * size_of(view.dtype));
   std::byte* to = bytes.data();
   const size_t size = size_of(view.dtype);
@@ -311,7 +298,9 @@ Bytes pack(const TensorView& view) {
   return bytes;
 }
 
-void unpack(const Bytes& bytes, const TensorView& view) {
+void unpack(const Bytes& bytes, const TensorView& target) {
+  const Staged staged(target);
+  const TensorView& view = staged.view();
   const std::byte* from = bytes.data();
   const size_t size = size_of(view.dtype);
   const auto n = static_cast<size_t>(run_length(view));
@@ -324,44 +313,45 @@ void unpack(const Bytes& bytes, const TensorView& view) {
     }
     from += n * size;
   });
+  staged.put_back();
 }
 
 void copy(const TensorView& from, const TensorView& to) { unpack(pack(from), to); }
 
 void fill(const TensorView& view, const std::function<float()>& value) {
-  for_each(view, [&](std::byte* p) { store(view.dtype, p, value()); });
+  write_each(view, [&](std::byte* p) { store(view.dtype, p, value()); });
 }
 
 void fill_normal(const TensorView& view, uint64_t seed, float sigma, float mean) {
   Rng rng(seed);
-  for_each(view, [&](std::byte* p) { store(view.dtype, p, mean + sigma * rng.normal()); });
+  write_each(view, [&](std::byte* p) { store(view.dtype, p, mean + sigma * rng.normal()); });
 }
 
 void fill_poison(const TensorView& view) {
   const int byte = is_float(view.dtype) ? 0xFF : 0x7F;
-  for_each(view, [&](std::byte* p) { std::memset(p, byte, size_of(view.dtype)); });
+  write_each(view, [&](std::byte* p) { std::memset(p, byte, size_of(view.dtype)); });
 }
 
 void fill_zero(const TensorView& view) {
-  for_each(view, [&](std::byte* p) { std::memset(p, 0, size_of(view.dtype)); });
+  write_each(view, [&](std::byte* p) { std::memset(p, 0, size_of(view.dtype)); });
 }
 
 std::vector<float> floats(const TensorView& view) {
   std::vector<float> values;
   values.reserve(static_cast<size_t>(view.elements()));
-  for_each(view, [&](const std::byte* p) { values.push_back(load(view.dtype, p)); });
+  read_each(view, [&](const std::byte* p) { values.push_back(load(view.dtype, p)); });
   return values;
 }
 
 std::vector<int32_t> ints(const TensorView& view) {
   std::vector<int32_t> values;
-  for_each(view, [&](const std::byte* p) { values.push_back(static_cast<int32_t>(bits_of(DType::i32, p))); });
+  read_each(view, [&](const std::byte* p) { values.push_back(static_cast<int32_t>(bits_of(DType::i32, p))); });
   return values;
 }
 
 void set_ints(const TensorView& view, const std::vector<int32_t>& values) {
   size_t i = 0;
-  for_each(view, [&](std::byte* p) { std::memcpy(p, &values.at(i++), 4); });
+  write_each(view, [&](std::byte* p) { std::memcpy(p, &values.at(i++), 4); });
 }
 
 std::string difference(const TensorView& got, const TensorView& want) {
@@ -375,7 +365,7 @@ std::string changed(const TensorView& view, const Bytes& before) { return compar
 
 uint64_t hash(const TensorView& view, uint64_t seed) {
   uint64_t h = seed;
-  for_each(view, [&](const std::byte* p) {
+  read_each(view, [&](const std::byte* p) {
     const uint32_t bits = is_nan(view.dtype, p) ? 0xFFFFFFFFu : bits_of(view.dtype, p);
     for (int i = 0; i < 4; ++i) h = (h ^ ((bits >> (8 * i)) & 0xFFu)) * 0x100000001B3ull;
   });

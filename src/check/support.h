@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "check/host_block.h"
 #include "ringfold/status.h"
 #include "ringfold/tensor_view.h"
 
@@ -76,6 +77,7 @@ class Buffer {
   void claim(const TensorView& view);
 
   Bytes memory_;
+  HostBlock block_;                                      ///< guard words included
   std::vector<std::pair<size_t, size_t>> claimed_;       ///< [begin, end) of bytes that belong to views
   mutable std::vector<std::pair<size_t, size_t>> gaps_;  ///< the rest, guard words included; made by damage()
   std::byte poison_{0xFF};
@@ -90,6 +92,8 @@ std::vector<int64_t> strides_of(const std::vector<int64_t>& shape, int64_t pad);
 TensorView slice(const TensorView& view, int64_t first, int64_t count);
 /// The view with its dimensions [first, first + count) merged into one (they must be mergeable).
 TensorView merge(const TensorView& view, int first, int count);
+
+// The functions from here on also take views on a device; what they need of it is copied to the host and back.
 
 /// Row-major bytes of a view, and back.
 Bytes pack(const TensorView& view);

@@ -356,14 +356,14 @@ FoldArgs World::fold_args(const Store& store, const RowBuffers& slot_ids, const 
 }
 
 void World::verify(Judge& judge, const Store& store, int64_t layer, Batch& batch) const {
-  judge.ok(ringfold::verify(verify_args(store, layer, batch)), "verify");
+  judge.ok(mirrored::verify(verify_args(store, layer, batch)), "verify");
   judge.rows(batch.row_status, std::vector<RowStatus>(batch.rows().size(), RowStatus::done), "verify");
   batch.guards(judge);
   store.guards(judge);
 }
 
 void World::decode(Judge& judge, const Store& store, int64_t layer, Batch& batch) const {
-  judge.ok(ringfold::decode(decode_args(store, layer, batch)), "decode");
+  judge.ok(mirrored::decode(decode_args(store, layer, batch)), "decode");
   judge.rows(batch.row_status, std::vector<RowStatus>(batch.rows().size(), RowStatus::done), "decode");
   batch.guards(judge);
   store.guards(judge);
@@ -373,7 +373,7 @@ void World::fold(Judge& judge, const Store& store, const std::vector<int32_t>& s
                  const std::vector<int32_t>& counts) const {
   const bool strided = config.layout == Layout::strided;
   const RowBuffers ids(slot_ids, strided), accepted(counts, strided);
-  judge.ok(ringfold::fold(fold_args(store, ids, accepted)), "fold");
+  judge.ok(mirrored::fold(fold_args(store, ids, accepted)), "fold");
   store.guards(judge);
 }
 
@@ -389,7 +389,7 @@ Buffer World::decoded_state(Judge& judge, const Store& start, int64_t layer, siz
     Batch batch(one, Layout::dense, {{&sequences[layer][row], t, step, 0}});
     DecodeArgs args = decode_args(own, 0, batch);
     args.mixer = params[layer].mixer();
-    judge.ok(ringfold::decode(args), "decode");
+    judge.ok(mirrored::decode(args), "decode");
   }
   Buffer result(config.state, {config.HV, config.V, config.K});
   copy(own.state(0, 0), result.view());

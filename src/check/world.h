@@ -9,9 +9,9 @@
 
 #include "check/check.h"
 #include "check/judge.h"
+#include "check/mirror.h"
 #include "check/support.h"
 #include "ref/oracle.h"
-#include "ringfold/ringfold.h"
 
 namespace ringfold::check {
 

@@ -6,11 +6,7 @@
 #include <cstdint>
 #include <cstring>
 
-#if defined(__CUDACC__)
-#define RF_HD __host__ __device__ __forceinline__
-#else
-#define RF_HD inline __attribute__((always_inline))
-#endif
+#include "core/host_device.h"
 
 namespace ringfold::arith {
 

@@ -28,10 +28,6 @@ Status check_view(const char* name, const TensorView& view, std::initializer_lis
   int i = 0;
   for (const Dim& d : shape) fits = fits && view.shape[i++] == d.size;
   if (!fits) return invalid(name, shape_text(shape), to_string(view));
-  if (view.device != Device::cpu) {
-    return {Code::unsupported,
-            fmt::format("{}: expected memory of the CPU, found cuda (this build has no CUDA backend)", name)};
-  }
   if (view.elements() == 0) return {};
   if (view.data == nullptr) return invalid(name, shape_text(shape), "a null pointer");
   if (reinterpret_cast<uintptr_t>(view.data) % size_of(view.dtype) != 0) {
@@ -57,6 +53,16 @@ Status check_float(const char* name, const TensorView& view) {
 Status check_ints(const char* name, const TensorView& view, const char* symbol, int64_t n) {
   RINGFOLD_RETURN_IF_ERROR(check_view(name, view, {{symbol, n}}, Inner::free));
   return check_dtype(name, view, DType::i32);
+}
+
+Status check_device(std::initializer_list<Named> views) {
+  const Named& first = *views.begin();
+  for (const Named& v : views) {
+    if (v.view.empty() || v.view.device == first.view.device) continue;
+    return invalid(v.name, fmt::format("memory of device {}, as {} is", to_string(first.view.device), first.name),
+                   fmt::format("memory of device {}", to_string(v.view.device)));
+  }
+  return {};
 }
 
 }  // namespace ringfold::detail

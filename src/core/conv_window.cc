@@ -49,7 +49,7 @@ void advance_conv_window(const ConvParams& p, int64_t row, int64_t c0, int64_t c
           [&](int64_t t) { return p.x.at(0, p.window_row(row), p.window_token(row) + t, 0); });
 }
 
-void commit_conv_windows(const ConvParams& p) {
+Status commit_conv_windows(const ConvParams& p) {
   const int64_t parts = (p.channels + kChannelsPerTask - 1) / kChannelsPerTask;
   parallel_for(p.layers * p.rows * parts, p.threads, [&](int64_t task) {
     const int64_t layer = task / parts / p.rows, row = task / parts % p.rows;
@@ -63,6 +63,7 @@ void commit_conv_windows(const ConvParams& p) {
     }
     advance(p, layer, slot, dst, p.num_accepted[row], c0, c1, input);
   });
+  return {};
 }
 
 }  // namespace ringfold::detail

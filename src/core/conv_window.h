@@ -10,6 +10,6 @@ void advance_conv_window(const ConvParams& p, int64_t row, int64_t c0, int64_t c
 
 /// conv_commit: every live row of every layer; reads slot_ids[r], writes dst_slot_ids[r] (or slot_ids[r]), and the
 /// snapshot after track_steps[r] to track_slots[r].
-void commit_conv_windows(const ConvParams& p);
+Status commit_conv_windows(const ConvParams& p);
 
 }  // namespace ringfold::detail

@@ -1,7 +1,6 @@
 // What an implementation is: a name, what it serves, and its entry points.
 #pragma once
 
-#include <string>
 #include <string_view>
 
 #include "core/params.h"
@@ -9,18 +8,28 @@
 
 namespace ringfold::detail {
 
+/// Why an implementation cannot serve a description; words are made only when somebody wants to read them.
+struct Refusal {
+  const char* needs = nullptr;  ///< "needs K == 128"; null: it serves
+  const char* what = "";        ///< "K"
+  int64_t got = 0;
+};
+
 /// One entry of the dispatch list. All entry points get validated params and must give the same bits (`exact`
-/// numerics). They do not fail, allocate or throw.
+/// numerics). They do not allocate or throw. On the CPU the rows were judged (`judged`) and the entry points cannot fail; on a
+/// device they judge the rows themselves (core/judge.h), write row_status, move the cursors as `move` says (but fold and
+/// conv_commit leave that to `consume`), and return an error if a launch is refused.
 struct Implementation {
   std::string_view name;
   Device device = Device::cpu;
-  bool (*available)() = nullptr;                          ///< can this machine run it?
-  std::string (*refusal)(const Desc&) = nullptr;          ///< why it cannot serve; empty: it serves
-  Plan (*plan)(const Desc&) = nullptr;                    ///< pure
-  void (*recurrence)(const RecurrenceParams&) = nullptr;  ///< verify, decode, fold
-  void (*conv)(const ConvParams&) = nullptr;              ///< conv_verify, conv_decode
-  void (*conv_commit)(const ConvParams&) = nullptr;
-  void (*gated_norm)(const NormParams&) = nullptr;
+  const char* (*unavailable)() = nullptr;                   ///< why this machine cannot run it; null: it can
+  Refusal (*refusal)(const Desc&) = nullptr;                ///< why it cannot serve
+  Plan (*plan)(const Desc&) = nullptr;                      ///< pure
+  Status (*recurrence)(const RecurrenceParams&) = nullptr;  ///< verify, decode, fold
+  Status (*conv)(const ConvParams&) = nullptr;              ///< conv_verify, conv_decode
+  Status (*conv_commit)(const ConvParams&) = nullptr;
+  Status (*gated_norm)(const NormParams&) = nullptr;
+  Status (*consume)(const Rows&) = nullptr;  ///< devices only: consumes the cursors of the rows that are done
 };
 
 }  // namespace ringfold::detail

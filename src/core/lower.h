@@ -1,7 +1,8 @@
 // Validation of the public arguments, in one place for all backends, and their translation into plain params.
 #pragma once
 
-#include "core/params.h"
+#include "core/check_view.h"
+#include "core/rows.h"
 #include "ringfold/conv.h"
 #include "ringfold/decode.h"
 #include "ringfold/fold.h"
@@ -18,6 +19,40 @@ Status lower(const FoldArgs& args, RecurrenceParams* params, Desc* desc);
 Status lower_conv(Op op, const ConvArgs& args, ConvParams* params, Desc* desc);
 Status lower(const ConvCommitArgs& args, ConvParams* params, Desc* desc);
 Status lower(const GatedNormArgs& args, NormParams* params, Desc* desc);
+
+/// The arguments that fold, conv_commit and commit share: slot_ids, num_accepted, track_slots, track_steps, row_status.
+/// `like`: the tensor, called `name`, whose device they must be on.
+template <class Args>
+Status lower_accepted(const Args& args, const char* name, const TensorView& like, Rows* p) {
+  if (args.slot_ids.rank != 1) return invalid("slot_ids", "[B]", to_string(args.slot_ids));
+  const int64_t B = args.slot_ids.shape[0];
+  RINGFOLD_RETURN_IF_ERROR(check_ints("slot_ids", args.slot_ids, "B", B));
+  RINGFOLD_RETURN_IF_ERROR(check_ints("num_accepted", args.num_accepted, "B", B));
+  if (args.track_slots.empty() != args.track_steps.empty()) {
+    return invalid(args.track_slots.empty() ? "track_slots" : "track_steps",
+                   "both of track_slots and track_steps, or none", "nothing");
+  }
+  if (!args.track_slots.empty()) {
+    RINGFOLD_RETURN_IF_ERROR(check_ints("track_slots", args.track_slots, "B", B));
+    RINGFOLD_RETURN_IF_ERROR(check_ints("track_steps", args.track_steps, "B", B));
+  }
+  if (!args.row_status.empty()) RINGFOLD_RETURN_IF_ERROR(check_ints("row_status", args.row_status, "B", B));
+  RINGFOLD_RETURN_IF_ERROR(check_device({{name, like},
+                                         {"slot_ids", args.slot_ids},
+                                         {"num_accepted", args.num_accepted},
+                                         {"track_slots", args.track_slots},
+                                         {"track_steps", args.track_steps},
+                                         {"row_status", args.row_status}}));
+  p->rows = B;
+  p->slot_ids = ints(args.slot_ids);
+  p->num_accepted = ints(args.num_accepted);
+  p->track_slots = ints(args.track_slots);
+  p->track_steps = ints(args.track_steps);
+  p->row_status = ints(args.row_status);
+  p->move = CursorMove::consume;
+  p->stream = args.stream;
+  return {};
+}
 
 /// Sizes that every operation shares: head dims 1..256, HV a multiple of H.
 Status check_heads(int64_t H, int64_t HV, int64_t K, int64_t V);

@@ -70,13 +70,28 @@ Status lower_conv(Op op, const ConvArgs& args, ConvParams* p, Desc* desc) {
       return invalid("x", fmt::format("T <= the ring's {} rows", args.conv_ring.shape[1]), fmt::format("T = {}", T));
     }
     set_ring(args.conv_ring, p);
+    RINGFOLD_RETURN_IF_ERROR(check_device({{"conv_state", args.conv_state}, {"conv_ring", args.conv_ring}}));
   }
   RINGFOLD_RETURN_IF_ERROR(check_ints("slot_ids", args.slot_ids, "B", B));
   if (ragged) RINGFOLD_RETURN_IF_ERROR(check_ints("cu_seqlens", args.cu_seqlens, "B+1", B + 1));
   if (!args.pending.empty()) RINGFOLD_RETURN_IF_ERROR(check_ints("pending", args.pending, "slots", slots));
   if (!args.row_status.empty()) RINGFOLD_RETURN_IF_ERROR(check_ints("row_status", args.row_status, "B", B));
+  RINGFOLD_RETURN_IF_ERROR(check_device({{"conv_state", args.conv_state},
+                                         {"x", args.x},
+                                         {"weight", args.weight},
+                                         {"bias", args.bias},
+                                         {"out", args.out},
+                                         {"slot_ids", args.slot_ids},
+                                         {"cu_seqlens", args.cu_seqlens},
+                                         {"pending", args.pending},
+                                         {"row_status", args.row_status}}));
 
   p->rows = B;
+  p->slots = slots;
+  p->total_tokens = args.x.shape[0];
+  p->longest = p->ring ? std::min<int64_t>(kMaxWindow, args.conv_ring.shape[1]) : kMaxWindow;
+  p->move = op == Op::conv_decode ? CursorMove::consume : p->ring ? CursorMove::record : CursorMove::keep;
+  p->stream = args.stream;
   p->channels = C;
   p->width = static_cast<int>(W);
   p->silu = args.silu;
@@ -95,11 +110,13 @@ Status lower_conv(Op op, const ConvArgs& args, ConvParams* p, Desc* desc) {
   set_state(args.conv_state, p);
   p->slot_ids = ints(args.slot_ids);
   p->cu_seqlens = ints(args.cu_seqlens);
-  p->judged = ints(args.row_status);
+  p->pending = cursors(args.pending);
+  p->row_status = ints(args.row_status);
   p->window = static_cast<int>(T);
 
   *desc = {};
   desc->op = op;
+  desc->device = args.conv_state.device;
   desc->act_dtype = args.x.dtype;
   desc->rows = B;
   desc->window = ragged ? std::min<int64_t>(args.x.shape[0], kMaxWindow) : T;
@@ -127,37 +144,23 @@ Status lower(const ConvCommitArgs& args, ConvParams* p, Desc* desc) {
                                    : check_view("conv_ring", args.conv_ring, {slots, rows, C}));
   RINGFOLD_RETURN_IF_ERROR(check_float("conv_state", args.conv_state));
   RINGFOLD_RETURN_IF_ERROR(check_dtype("conv_ring", args.conv_ring, args.conv_state.dtype));
-  if (args.slot_ids.rank != 1) return invalid("slot_ids", "[B]", to_string(args.slot_ids));
-  const int64_t B = args.slot_ids.shape[0];
-  RINGFOLD_RETURN_IF_ERROR(check_ints("slot_ids", args.slot_ids, "B", B));
-  RINGFOLD_RETURN_IF_ERROR(check_ints("num_accepted", args.num_accepted, "B", B));
-  if (args.track_slots.empty() != args.track_steps.empty()) {
-    return invalid(args.track_slots.empty() ? "track_slots" : "track_steps",
-                   "both of track_slots and track_steps, or none", "nothing");
-  }
-  if (!args.track_slots.empty()) {
-    RINGFOLD_RETURN_IF_ERROR(check_ints("track_slots", args.track_slots, "B", B));
-    RINGFOLD_RETURN_IF_ERROR(check_ints("track_steps", args.track_steps, "B", B));
-  }
-  if (!args.row_status.empty()) RINGFOLD_RETURN_IF_ERROR(check_ints("row_status", args.row_status, "B", B));
+  RINGFOLD_RETURN_IF_ERROR(check_device({{"conv_state", args.conv_state}, {"conv_ring", args.conv_ring}}));
+  RINGFOLD_RETURN_IF_ERROR(lower_accepted(args, "conv_state", args.conv_state, p));
 
-  p->rows = B;
+  p->slots = slots.size;
+  p->longest = rows.size;
   p->layers = layers.size;
   p->channels = C.size;
   p->width = static_cast<int>(taps.size + 1);
   p->write_state = true;
   set_state(args.conv_state, p);
   set_ring(args.conv_ring, p);
-  p->slot_ids = ints(args.slot_ids);
-  p->num_accepted = ints(args.num_accepted);
-  p->track_slots = ints(args.track_slots);
-  p->track_steps = ints(args.track_steps);
-  p->judged = ints(args.row_status);
 
   *desc = {};
   desc->op = Op::conv_commit;
+  desc->device = args.conv_state.device;
   desc->act_dtype = args.conv_state.dtype;
-  desc->rows = B;
+  desc->rows = p->rows;
   desc->window = rows.size;
   desc->layers = layers.size;
   desc->channels = C.size;
@@ -180,7 +183,9 @@ Status lower(const GatedNormArgs& args, NormParams* p, Desc* desc) {
   if (args.out.data == args.x.data && args.out.dtype != args.x.dtype) {
     return invalid("out", "the dtype of x when it is x", to_string(args.out.dtype));
   }
+  RINGFOLD_RETURN_IF_ERROR(check_device({{"x", args.x}, {"z", args.z}, {"weight", args.weight}, {"out", args.out}}));
   const auto set = [](const TensorView& v) { return Array{bytes(v), v.dtype, 0, 0, v.stride[0], v.stride[1]}; };
+  p->stream = args.stream;
   p->tokens = tokens;
   p->heads = HV;
   p->V = static_cast<int>(V);
@@ -191,6 +196,7 @@ Status lower(const GatedNormArgs& args, NormParams* p, Desc* desc) {
   p->weight_dtype = args.weight.dtype;
   *desc = {};
   desc->op = Op::gated_norm;
+  desc->device = args.x.device;
   desc->act_dtype = args.x.dtype;
   desc->HV = HV, desc->V = V;
   desc->rows = tokens;

@@ -129,10 +129,25 @@ void set_ring(const Ring& ring, bool layered, RecurrenceParams* p) {
   p->ring_beta = set(ring.beta);
 }
 
+Status check_ring_device(const TensorView& state, const Ring& ring) {
+  return check_device(
+      {{"state", state}, {"ring.k", ring.k}, {"ring.v", ring.v}, {"ring.g", ring.g}, {"ring.beta", ring.beta}});
+}
+
+// The largest power of two up to 16 that divides the address of every row of the state.
+int64_t alignment(const Array& state, int64_t v_stride) {
+  const int64_t size = static_cast<int64_t>(size_of(state.dtype));
+  const int64_t all = static_cast<int64_t>(reinterpret_cast<uintptr_t>(state.data)) |
+                      size * (state.layer_stride | state.row_stride | state.head_stride | v_stride) | 16;
+  return all & -all;
+}
+
 // What verify and decode share.
-Status lower_window(Op op, const Mixer& mixer, const Window& w, const TensorView& state, const TensorView& out,
-                    const TensorView& pending, const TensorView& row_status, Numerics numerics, StateRounding rounding,
-                    RecurrenceParams* p, Desc* desc) {
+template <class Args>
+Status lower_window(Op op, const Args& args, RecurrenceParams* p, Desc* desc) {
+  const Mixer& mixer = args.mixer;
+  const Window& w = args.window;
+  const TensorView &state = args.state, &out = args.out, &pending = args.pending, &row_status = args.row_status;
   const bool ragged = !w.cu_seqlens.empty();
   const int lead = ragged ? 1 : 2;  // leading dimensions of the window's tensors
   const char* shape = ragged ? "[tokens,HV,V]" : "[B,T,HV,V]";
@@ -173,8 +188,25 @@ Status lower_window(Op op, const Mixer& mixer, const Window& w, const TensorView
   RINGFOLD_RETURN_IF_ERROR(check_mixer(mixer, HV, K));
   RINGFOLD_RETURN_IF_ERROR(check_state(state, false, HV, V, K));
   if (!pending.empty()) RINGFOLD_RETURN_IF_ERROR(check_ints("pending", pending, "slots", state.shape[0]));
+  RINGFOLD_RETURN_IF_ERROR(check_device({{"state", state},
+                                         {"window.q", w.q},
+                                         {"window.k", w.k},
+                                         {"window.v", w.v},
+                                         {"window.a", w.a},
+                                         {"window.b", w.b},
+                                         {"window.slot_ids", w.slot_ids},
+                                         {"window.cu_seqlens", w.cu_seqlens},
+                                         {"mixer.A_log", mixer.A_log},
+                                         {"mixer.dt_bias", mixer.dt_bias},
+                                         {"out", out},
+                                         {"pending", pending},
+                                         {"row_status", row_status}}));
 
   p->rows = B;
+  p->slots = state.shape[0];
+  p->total_tokens = tokens;
+  p->longest = kMaxWindow;
+  p->stream = args.stream;
   p->H = static_cast<int>(H), p->HV = static_cast<int>(HV), p->K = static_cast<int>(K), p->V = static_cast<int>(V);
   p->window = static_cast<int>(T);
   p->max_window = ragged ? static_cast<int>(std::min<int64_t>(tokens, kMaxWindow)) : static_cast<int>(T);
@@ -186,17 +218,20 @@ Status lower_window(Op op, const Mixer& mixer, const Window& w, const TensorView
   p->b = scalar_array(w.b, ragged);
   p->out = window_array(out, ragged);
   set_state(state, p);
-  p->rounding = rounding;
+  p->rounding = args.state_rounding;
   p->slot_ids = ints(w.slot_ids);
   p->cu_seqlens = ints(w.cu_seqlens);
-  p->judged = ints(row_status);
+  p->pending = cursors(pending);
+  p->row_status = ints(row_status);
 
   *desc = {};
   desc->op = op;
   desc->kind = mixer.kind;
-  desc->numerics = numerics;
-  desc->state_rounding = rounding;
+  desc->device = state.device;
+  desc->numerics = args.numerics;
+  desc->state_rounding = args.state_rounding;
   desc->state_dtype = state.dtype;
+  desc->state_alignment = alignment(p->state, p->state_v_stride);
   desc->act_dtype = w.v.dtype;
   desc->H = H, desc->HV = HV, desc->K = K, desc->V = V;
   desc->rows = B;
@@ -216,8 +251,7 @@ Status check_heads(int64_t H, int64_t HV, int64_t K, int64_t V) {
 
 Status lower(const VerifyArgs& args, RecurrenceParams* p, Desc* desc) {
   const Window& w = args.window;
-  RINGFOLD_RETURN_IF_ERROR(lower_window(Op::verify, args.mixer, w, args.state, args.out, args.pending, args.row_status,
-                                        args.numerics, args.state_rounding, p, desc));
+  RINGFOLD_RETURN_IF_ERROR(lower_window(Op::verify, args, p, desc));
   const int64_t slots = args.state.shape[0];
   if (!args.ring.empty()) {
     RINGFOLD_RETURN_IF_ERROR(check_ring(args.ring, {false, 1, slots, p->H, p->HV, p->K, p->V, args.mixer.kind}));
@@ -226,7 +260,10 @@ Status lower(const VerifyArgs& args, RecurrenceParams* p, Desc* desc) {
       return invalid("window.v", fmt::format("T <= the ring's {} rows", args.ring.k.shape[1]),
                      fmt::format("T = {}", p->window));
     }
+    RINGFOLD_RETURN_IF_ERROR(check_ring_device(args.state, args.ring));
     set_ring(args.ring, false, p);
+    p->longest = std::min<int64_t>(kMaxWindow, args.ring.k.shape[1]);
+    p->move = CursorMove::record;
   }
   if (!args.snapshots.empty()) {
     const TensorView& s = args.snapshots;
@@ -235,6 +272,7 @@ Status lower(const VerifyArgs& args, RecurrenceParams* p, Desc* desc) {
     RINGFOLD_RETURN_IF_ERROR(ragged ? check_view("snapshots", s, {{"tokens", w.v.shape[0]}, HV, V, K})
                                     : check_view("snapshots", s, {{"B", p->rows}, {"T", p->window}, HV, V, K}));
     RINGFOLD_RETURN_IF_ERROR(check_dtype("snapshots", s, args.state.dtype));
+    RINGFOLD_RETURN_IF_ERROR(check_device({{"state", args.state}, {"snapshots", s}}));
     p->snapshots = window_array(s, ragged);
     p->snapshot_v_stride = s.stride[s.rank - 2];
   }
@@ -242,9 +280,9 @@ Status lower(const VerifyArgs& args, RecurrenceParams* p, Desc* desc) {
 }
 
 Status lower(const DecodeArgs& args, RecurrenceParams* p, Desc* desc) {
-  RINGFOLD_RETURN_IF_ERROR(lower_window(Op::decode, args.mixer, args.window, args.state, args.out, args.pending,
-                                        args.row_status, args.numerics, args.state_rounding, p, desc));
+  RINGFOLD_RETURN_IF_ERROR(lower_window(Op::decode, args, p, desc));
   p->write_state = true;
+  p->move = CursorMove::consume;
   return {};
 }
 
@@ -264,25 +302,15 @@ Status lower(const FoldArgs& args, RecurrenceParams* p, Desc* desc) {
   RINGFOLD_RETURN_IF_ERROR(check_state(args.state, layered, HV, V, K));
   const MixerKind kind = args.ring.g.rank == at + 4 ? MixerKind::kda : MixerKind::gdn;
   RINGFOLD_RETURN_IF_ERROR(check_ring(args.ring, {layered, layers, slots, H, HV, K, V, kind}));
-  if (args.slot_ids.rank != 1) return invalid("slot_ids", "[B]", to_string(args.slot_ids));
-  const int64_t B = args.slot_ids.shape[0];
-  RINGFOLD_RETURN_IF_ERROR(check_ints("slot_ids", args.slot_ids, "B", B));
-  RINGFOLD_RETURN_IF_ERROR(check_ints("num_accepted", args.num_accepted, "B", B));
-  if (args.track_slots.empty() != args.track_steps.empty()) {
-    return invalid(args.track_slots.empty() ? "track_slots" : "track_steps",
-                   "both of track_slots and track_steps, or none", "nothing");
-  }
-  if (!args.track_slots.empty()) {
-    RINGFOLD_RETURN_IF_ERROR(check_ints("track_slots", args.track_slots, "B", B));
-    RINGFOLD_RETURN_IF_ERROR(check_ints("track_steps", args.track_steps, "B", B));
-  }
+  RINGFOLD_RETURN_IF_ERROR(check_ring_device(args.state, args.ring));
+  RINGFOLD_RETURN_IF_ERROR(lower_accepted(args, "state", args.state, p));
   if (!args.pending.empty()) {
     RINGFOLD_RETURN_IF_ERROR(
         layered ? check_view("pending", args.pending, {{"layers", layers}, {"slots", slots}}, Inner::free)
                 : check_view("pending", args.pending, {{"slots", slots}}, Inner::free));
     RINGFOLD_RETURN_IF_ERROR(check_dtype("pending", args.pending, DType::i32));
+    RINGFOLD_RETURN_IF_ERROR(check_device({{"state", args.state}, {"pending", args.pending}}));
   }
-  if (!args.row_status.empty()) RINGFOLD_RETURN_IF_ERROR(check_ints("row_status", args.row_status, "B", B));
   for (const int32_t l : args.layers) {
     if (l < 0 || l >= layers) return invalid("layers", fmt::format("0 .. {}", layers - 1), fmt::format("{}", l));
   }
@@ -292,11 +320,12 @@ Status lower(const FoldArgs& args, RecurrenceParams* p, Desc* desc) {
       [&](int64_t i) { repeated = args.layers[i]; });
   if (repeated >= 0) return invalid("layers", "no layer twice", fmt::format("layer {} twice", repeated));
 
-  p->rows = B;
+  p->slots = slots;
   p->layers = args.layers.empty() ? layers : static_cast<int64_t>(args.layers.size());
   p->layer_list = args.layers.empty() ? nullptr : args.layers.data();
   p->H = static_cast<int>(H), p->HV = static_cast<int>(HV), p->K = static_cast<int>(K), p->V = static_cast<int>(V);
   p->max_window = static_cast<int>(args.ring.k.shape[at + 1]);
+  p->longest = p->max_window;
   p->kind = kind;
   p->qk_l2norm = args.qk_l2norm;
   p->from_ring = true;
@@ -304,20 +333,18 @@ Status lower(const FoldArgs& args, RecurrenceParams* p, Desc* desc) {
   set_ring(args.ring, layered, p);
   set_state(args.state, p);
   p->rounding = args.state_rounding;
-  p->slot_ids = ints(args.slot_ids);
-  p->num_accepted = ints(args.num_accepted);
-  p->track_slots = ints(args.track_slots);
-  p->track_steps = ints(args.track_steps);
-  p->judged = ints(args.row_status);
+  p->pending = cursors(args.pending);
 
   *desc = {};
   desc->op = Op::fold;
+  desc->device = args.state.device;
+  desc->state_alignment = alignment(p->state, p->state_v_stride);
   desc->kind = kind;
   desc->state_rounding = args.state_rounding;
   desc->state_dtype = args.state.dtype;
   desc->act_dtype = args.ring.k.dtype;
   desc->H = H, desc->HV = HV, desc->K = K, desc->V = V;
-  desc->rows = B;
+  desc->rows = p->rows;
   desc->window = p->max_window;
   desc->layers = p->layers;
   if (p->max_window > kMaxWindow) {

@@ -1,9 +1,11 @@
-// What a backend gets: plain structs of pointers and strides, everything already validated.
+// What a backend gets: plain structs of pointers and strides, everything already validated. CUDA kernels take them as they
+// are.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 
+#include "core/host_device.h"
 #include "ringfold/status.h"
 #include "ringfold/types.h"
 
@@ -20,8 +22,8 @@ struct Array {
   int64_t token_stride = 0;
   int64_t head_stride = 0;
 
-  explicit operator bool() const { return data != nullptr; }
-  std::byte* at(int64_t layer, int64_t row, int64_t token, int64_t head) const {
+  RF_HD explicit operator bool() const { return data != nullptr; }
+  RF_HD std::byte* at(int64_t layer, int64_t row, int64_t token, int64_t head) const {
     return data + static_cast<int64_t>(size_of(dtype)) *
                       (layer * layer_stride + row * row_stride + token * token_stride + head * head_stride);
   }
@@ -32,37 +34,71 @@ struct Ints {
   int32_t* data = nullptr;
   int64_t stride = 1;
 
-  explicit operator bool() const { return data != nullptr; }
-  int32_t& operator[](int64_t i) const { return data[i * stride]; }
+  RF_HD explicit operator bool() const { return data != nullptr; }
+  RF_HD int32_t& operator[](int64_t i) const { return data[i * stride]; }
+};
+
+/// Window cursors: one int32 for each layer and slot (kNoWindow, kNotAcquired or a length). Null data: absent.
+struct Cursors {
+  int32_t* data = nullptr;
+  int64_t layer_stride = 0;
+  int64_t slot_stride = 1;
+
+  RF_HD explicit operator bool() const { return data != nullptr; }
+  RF_HD int32_t& at(int64_t layer, int64_t slot) const { return data[layer * layer_stride + slot * slot_stride]; }
+};
+
+/// What becomes of a row's cursor when the call is done.
+enum class CursorMove : uint8_t {
+  keep,
+  record,   ///< the window's length (verify)
+  consume,  ///< kNoWindow (decode, fold, commit), in all layers of the call, of the track slot too
 };
 
 /// The rows of a call: which slots, how many tokens each, which take part.
 struct Rows {
   int64_t rows = 0;    ///< B
   int64_t layers = 1;  ///< number of entries of layer_list, or of all layers
+  int64_t slots = 0;   ///< of the pool
   int window = 0;      ///< dense window length
+  int64_t total_tokens = 0;             ///< of ragged inputs
+  int64_t longest = 0;                  ///< longest window, or largest number of accepted rows, that a row may have
+  const int32_t* layer_list = nullptr;  ///< in host memory; null: 0 .. layers-1
+  void* stream = nullptr;               ///< CUDA only
+
   Ints slot_ids;
   Ints dst_slot_ids;              ///< optional: slot that is written instead (fold, conv_commit)
   Ints cu_seqlens;                ///< ragged windows; null: dense, `window` tokens each
   Ints num_accepted;              ///< fold, conv_commit
   Ints track_slots, track_steps;  ///< fold, conv_commit; optional
-  Ints judged;                    ///< optional: row statuses; only rows that are done take part
+  Cursors pending;                ///< optional
+  Cursors conv_pending;           ///< commit of a pool with conv windows only: judged together with `pending`
+  Ints generations;               ///< commit only, optional: those of the handles
+  Ints current_generations;       ///< commit only: those of the slots
+  CursorMove move = CursorMove::keep;  ///< of the rows that are done
+  Ints row_status;                ///< optional: where judging leaves its verdicts
+  Ints judged;                    ///< optional: verdicts to go by; only rows that are done take part
 
-  bool live(int64_t row) const { return slot_ids[row] >= 0 && (!judged || judged[row] == 0); }
+  RF_HD int64_t layer(int64_t i) const { return layer_list ? layer_list[i] : i; }
+  RF_HD bool live(int64_t row) const { return slot_ids[row] >= 0 && (!judged || judged[row] == 0); }
   /// Tokens of a row; 0 where the row was refused for its bounds, so that nobody touches what they point at.
-  int64_t tokens(int64_t row) const {
+  RF_HD int64_t tokens(int64_t row) const {
     if (judged && judged[row] == static_cast<int32_t>(RowStatus::bad_window_bounds)) return 0;
+    return asked_tokens(row);
+  }
+  /// The same by the caller's arrays alone.
+  RF_HD int64_t asked_tokens(int64_t row) const {
     if (num_accepted) return num_accepted[row];
     return cu_seqlens ? cu_seqlens[row + 1] - cu_seqlens[row] : window;
   }
   /// Where row `row` of a window argument begins: (row, token) for Array::at.
-  int64_t window_row(int64_t row) const { return cu_seqlens ? 0 : row; }
-  int64_t window_token(int64_t row) const { return cu_seqlens ? cu_seqlens[row] : 0; }
+  RF_HD int64_t window_row(int64_t row) const { return cu_seqlens ? 0 : row; }
+  RF_HD int64_t window_token(int64_t row) const { return cu_seqlens ? cu_seqlens[row] : 0; }
   /// The slot that is written.
-  int64_t destination(int64_t row) const { return dst_slot_ids ? dst_slot_ids[row] : slot_ids[row]; }
+  RF_HD int64_t destination(int64_t row) const { return dst_slot_ids ? dst_slot_ids[row] : slot_ids[row]; }
   /// The slot that gets a snapshot; negative: none.
-  int64_t track_slot(int64_t row) const {
-    return track_slots && track_slots[row] >= 0 && track_steps[row] >= 0 ? track_slots[row] : -1;
+  RF_HD int64_t track_slot(int64_t row) const {
+    return slot_ids[row] >= 0 && track_slots && track_slots[row] >= 0 && track_steps[row] >= 0 ? track_slots[row] : -1;
   }
 };
 
@@ -99,9 +135,6 @@ struct RecurrenceParams : Rows {
   Array state;
   int64_t state_v_stride = 0;
   StateRounding rounding = StateRounding::per_commit;
-
-  const int32_t* layer_list = nullptr;  ///< null: 0 .. layers-1
-  int64_t layer(int64_t i) const { return layer_list ? layer_list[i] : i; }
 };
 
 struct ConvParams : Rows {
@@ -124,6 +157,7 @@ struct ConvParams : Rows {
 };
 
 struct NormParams {
+  void* stream = nullptr;  ///< CUDA only
   int64_t tokens = 0, heads = 0;
   int V = 0;
   bool silu_gate = true;

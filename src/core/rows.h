@@ -5,7 +5,7 @@
 #include <bit>
 #include <cstdint>
 
-#include "core/params.h"
+#include "core/judge.h"
 #include "ringfold/status.h"
 #include "ringfold/tensor_view.h"
 
@@ -13,6 +13,12 @@ namespace ringfold::detail {
 
 inline Ints ints(const TensorView& view) {
   return view.empty() ? Ints{} : Ints{static_cast<int32_t*>(view.data), view.stride[0]};
+}
+
+/// i32 [slots] or [layers,slots].
+inline Cursors cursors(const TensorView& view) {
+  if (view.empty()) return {};
+  return {static_cast<int32_t*>(view.data), view.rank == 2 ? view.stride[0] : 0, view.stride[view.rank - 1]};
 }
 
 /// Calls on_duplicate(i) for every i in 0 .. n-1 whose id(i) occurs at another place too. Ids outside 0 .. limit-1 do
@@ -43,37 +49,33 @@ void for_each_duplicate(int64_t n, int64_t limit, Id id, OnDuplicate on_duplicat
   }
 }
 
-/// Status of a slot id by itself: done, null_row or slot_out_of_range.
-inline RowStatus judge_slot(int64_t slot, int64_t slots) {
-  if (slot < 0) return RowStatus::null_row;
-  return slot < slots ? RowStatus::done : RowStatus::slot_out_of_range;
-}
-
-/// Judges rows 0 .. rows-1 with judge(row), then marks duplicates among the slots that the call writes: slot_ids[r],
-/// and track(r) (negative: none). Writes `row_status`, if given. If it is absent and a row is refused, returns an error
-/// that names the first such row, `call` and what is wrong.
+/// Judges every row of a call with judge(row), then marks duplicates among the slots that the call writes: slot_ids[r],
+/// and track slots. The verdicts go to row_status, and `judged` becomes that. Where it is absent and a row is refused,
+/// returns an error that names the first such row, `call` and what is wrong.
 Status judge_rows_error(const char* call, int64_t row, RowStatus status);
 
-template <class Judge, class Track>
-Status judge_rows(const char* call, int64_t rows, int64_t slots, const Ints& slot_ids, const Ints& row_status,
-                  Judge judge, Track track) {
-  const auto written = [&](int64_t i) -> int64_t { return i < rows ? slot_ids[i] : track(i - rows); };
-  if (!row_status) {
+template <class Judge>
+Status judge_rows(const char* call, Rows* p, Judge judge) {
+  const Ints status = p->row_status;
+  const int64_t rows = p->rows;
+  const auto written = [&](int64_t i) -> int64_t { return i < rows ? p->slot_ids[i] : p->track_slot(i - rows); };
+  if (!status) {
     for (int64_t r = 0; r < rows; ++r) {
       const RowStatus s = judge(r);
       if (s != RowStatus::done && s != RowStatus::null_row) return judge_rows_error(call, r, s);
     }
     int64_t bad = -1;
-    for_each_duplicate(2 * rows, slots, written, [&](int64_t i) {
+    for_each_duplicate(2 * rows, p->slots, written, [&](int64_t i) {
       if (bad < 0) bad = i % rows;
     });
     return bad < 0 ? Status{} : judge_rows_error(call, bad, RowStatus::duplicate_slot);
   }
-  for (int64_t r = 0; r < rows; ++r) row_status[r] = static_cast<int32_t>(judge(r));
-  for_each_duplicate(2 * rows, slots, written, [&](int64_t i) {
-    int32_t& s = row_status[i % rows];
+  for (int64_t r = 0; r < rows; ++r) status[r] = static_cast<int32_t>(judge(r));
+  for_each_duplicate(2 * rows, p->slots, written, [&](int64_t i) {
+    int32_t& s = status[i % rows];
     if (s == static_cast<int32_t>(RowStatus::done)) s = static_cast<int32_t>(RowStatus::duplicate_slot);
   });
+  p->judged = status;
   return {};
 }
 

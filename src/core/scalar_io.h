@@ -8,29 +8,40 @@
 
 namespace ringfold::detail {
 
-inline float load(DType dtype, const std::byte* data, int64_t i) {
-  if (dtype == DType::f32) {
-    float v;
-    std::memcpy(&v, data + 4 * i, 4);
-    return v;
-  }
-  uint16_t h;
-  std::memcpy(&h, data + 2 * i, 2);
+/// Element i of an array that is aligned to its elements.
+template <class T>
+RF_HD T peek(const std::byte* data, int64_t i) {
+#if defined(__CUDA_ARCH__)
+  return reinterpret_cast<const T*>(data)[i];
+#else
+  T v;
+  std::memcpy(&v, data + static_cast<int64_t>(sizeof(T)) * i, sizeof(T));
+  return v;
+#endif
+}
+template <class T>
+RF_HD void poke(std::byte* data, int64_t i, T v) {
+#if defined(__CUDA_ARCH__)
+  reinterpret_cast<T*>(data)[i] = v;
+#else
+  std::memcpy(data + static_cast<int64_t>(sizeof(T)) * i, &v, sizeof(T));
+#endif
+}
+
+RF_HD float load(DType dtype, const std::byte* data, int64_t i) {
+  if (dtype == DType::f32) return peek<float>(data, i);
+  const auto h = peek<uint16_t>(data, i);
   return dtype == DType::bf16 ? arith::from_bf16<arith::Scalar>(h) : arith::from_f16<arith::Scalar>(h);
 }
 
-inline void store(DType dtype, std::byte* data, int64_t i, float v) {
-  if (dtype == DType::f32) {
-    std::memcpy(data + 4 * i, &v, 4);
-    return;
-  }
-  const auto h =
-      static_cast<uint16_t>(dtype == DType::bf16 ? arith::to_bf16<arith::Scalar>(v) : arith::to_f16<arith::Scalar>(v));
-  std::memcpy(data + 2 * i, &h, 2);
+RF_HD void store(DType dtype, std::byte* data, int64_t i, float v) {
+  if (dtype == DType::f32) return poke(data, i, v);
+  poke(data, i,
+       static_cast<uint16_t>(dtype == DType::bf16 ? arith::to_bf16<arith::Scalar>(v) : arith::to_f16<arith::Scalar>(v)));
 }
 
 /// v as it would come back from memory of that dtype.
-inline float rounded(DType dtype, float v) {
+RF_HD float rounded(DType dtype, float v) {
   if (dtype == DType::f32) return v;
   return dtype == DType::bf16 ? arith::round_bf16<arith::Scalar>(v) : arith::round_f16<arith::Scalar>(v);
 }

@@ -78,7 +78,7 @@ static HWY_NOINLINE HWY_MAYBE_UNUSED void ConvChannels(const ConvParams& p, int6
   if (p.write_state) detail::advance_conv_window(p, row, c0, c0 + n);
 }
 
-void Conv(const ConvParams& p) {
+Status Conv(const ConvParams& p) {
   const int64_t chunks = (p.channels + kConvChunk - 1) / kConvChunk;
   detail::parallel_chunks(p.rows * chunks, 2, p.threads, [&](int64_t begin, int64_t end) HWY_ATTR {
     for (int64_t i = begin; i < end; ++i) {
@@ -94,9 +94,10 @@ void Conv(const ConvParams& p) {
       }
     }
   });
+  return {};
 }
 
-void GatedNorm(const NormParams& p) {
+Status GatedNorm(const NormParams& p) {
   const int64_t tasks = p.tokens * p.heads;
   detail::parallel_chunks(tasks, HWY_MAX(8, tasks / 64), p.threads, [&](int64_t begin, int64_t end) HWY_ATTR {
     const Vector::D d;
@@ -118,6 +119,7 @@ void GatedNorm(const NormParams& p) {
       for (int v = p.V; v < kMaxHeadDim && v < p.V + kLanes; ++v) x[v] = 0.0f;
     }
   });
+  return {};
 }
 
 }  // namespace HWY_NAMESPACE

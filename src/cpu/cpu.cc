@@ -32,10 +32,10 @@ Plan plan(const Desc& desc) {
 }
 
 template <int64_t kTarget>
-bool available() {
+const char* unavailable() {
   // Asked once: it runs cpuid, which costs tens of microseconds on a virtual machine.
   static const bool supported = (hwy::SupportedTargets() & kTarget) != 0 && recurrence_for(kTarget) != nullptr;
-  return supported;
+  return supported ? nullptr : "needs an instruction set that this machine lacks";
 }
 
 template <int64_t kTarget>
@@ -43,8 +43,8 @@ Implementation implementation(std::string_view name) {
   return {
       .name = name,
       .device = Device::cpu,
-      .available = available<kTarget>,
-      .refusal = [](const Desc&) { return std::string(); },
+      .unavailable = unavailable<kTarget>,
+      .refusal = [](const Desc&) { return Refusal(); },
       .plan = plan,
       .recurrence = recurrence_for(kTarget),
       .conv = conv_for(kTarget),

@@ -5,9 +5,9 @@
 
 namespace ringfold::cpu {
 
-using RecurrenceFn = void (*)(const detail::RecurrenceParams&);
-using ConvFn = void (*)(const detail::ConvParams&);
-using NormFn = void (*)(const detail::NormParams&);
+using RecurrenceFn = Status (*)(const detail::RecurrenceParams&);
+using ConvFn = Status (*)(const detail::ConvParams&);
+using NormFn = Status (*)(const detail::NormParams&);
 
 /// The kernel compiled for `target` (one bit of Highway's target mask); null where this build has none.
 RecurrenceFn recurrence_for(int64_t target);

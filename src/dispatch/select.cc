@@ -7,6 +7,9 @@
 
 #include "cpu/cpu.h"
 #include "ref/reference.h"
+#if defined(RINGFOLD_CUDA)
+#include "cuda/cuda.h"
+#endif
 
 namespace ringfold {
 namespace detail {
@@ -14,30 +17,45 @@ namespace {
 
 constexpr size_t kMaxImplementations = 16;
 
+constexpr bool cuda_built() {
+#if defined(RINGFOLD_CUDA)
+  return true;
+#else
+  return false;
+#endif
+}
+
 struct List {
   std::array<const Implementation*, kMaxImplementations> entries{};
   size_t size = 0;
   List() {
+#if defined(RINGFOLD_CUDA)
+    for (const Implementation& i : cuda::implementations()) entries[size++] = &i;
+#endif
     for (const Implementation& i : cpu::implementations()) entries[size++] = &i;
     entries[size++] = &ref::reference_implementation();
   }
 };
 
 // What no implementation of this build does.
-std::string general_refusal(const Desc& d) {
-  if (d.device != Device::cpu) return "this build has no CUDA backend; use device cpu";
-  if (d.numerics != Numerics::exact) return "fast numerics are not built yet; use exact";
-  if (d.fold_policy != FoldPolicy::on_commit) {
-    return fmt::format("fold policy {} is not built yet; use on_commit", to_string(d.fold_policy));
-  }
-  if (d.window > kMaxWindow) return fmt::format("needs a window of at most {} tokens, got {}", kMaxWindow, d.window);
+Refusal general_refusal(const Desc& d) {
+  if (d.numerics != Numerics::exact) return {"fast numerics are not built yet; use exact"};
+  if (d.fold_policy != FoldPolicy::on_commit) return {"only fold policy on_commit is built yet"};
+  if (d.window > kMaxWindow) return {"needs a window of at most 32 tokens", "T", d.window};
+  static_assert(kMaxWindow == 32);
   return {};
 }
 
-std::string refusal(const Implementation& i, const Desc& d) {
-  if (std::string why = general_refusal(d); !why.empty()) return why;
-  if (!i.available()) return "needs an instruction set that this machine lacks";
+Refusal refusal(const Implementation& i, const Desc& d) {
+  if (const Refusal r = general_refusal(d); r.needs) return r;
+  if (i.device != d.device) return {i.device == Device::cpu ? "is for tensors of device cpu" : "is for tensors of device cuda"};
+  if (const char* why = i.unavailable()) return {why};
   return i.refusal(d);
+}
+
+std::string words(const Refusal& r) {
+  if (!r.needs) return {};
+  return *r.what ? fmt::format("{}, got {} = {}", r.needs, r.what, r.got) : std::string(r.needs);
 }
 
 std::string_view forced_name(std::string_view impl) {
@@ -60,11 +78,19 @@ std::span<const Implementation* const> implementation_list() {
   return {list.entries.data(), list.size};
 }
 
+const DeviceMemory* device_memory(Device device) {
+#if defined(RINGFOLD_CUDA)
+  if (device == Device::cuda) return &cuda::memory();
+#endif
+  (void)device;
+  return nullptr;
+}
+
 Status select(const Desc& desc, std::string_view impl, const Implementation** chosen) {
   const std::string_view name = forced_name(impl);
   const auto listed = [&](const Implementation* i) { return name.empty() || i->name == name; };
   for (const Implementation* i : implementation_list()) {
-    if (listed(i) && i->available() && refusal(*i, desc).empty()) {
+    if (listed(i) && !refusal(*i, desc).needs) {
       *chosen = i;
       return {};
     }
@@ -72,9 +98,10 @@ Status select(const Desc& desc, std::string_view impl, const Implementation** ch
   // Only now, on the way to an error, are words made.
   std::string reasons;
   for (const Implementation* i : implementation_list()) {
-    if (listed(i)) reasons += fmt::format("{}{}: {}", reasons.empty() ? "" : "; ", i->name, refusal(*i, desc));
+    if (listed(i)) reasons += fmt::format("{}{}: {}", reasons.empty() ? "" : "; ", i->name, words(refusal(*i, desc)));
   }
   if (reasons.empty()) return {Code::not_found, fmt::format("impl: expected one of {}, found {}", all_names(), name)};
+  if (desc.device == Device::cuda && !cuda_built()) reasons += "; this build has no CUDA backend, use device cpu";
   return {Code::unsupported, fmt::format("nothing serves {} ({})", to_string(desc), reasons)};
 }
 
@@ -83,7 +110,7 @@ Status select(const Desc& desc, std::string_view impl, const Implementation** ch
 std::vector<std::string_view> implementations(Device device) {
   std::vector<std::string_view> names;
   for (const detail::Implementation* i : detail::implementation_list()) {
-    if (i->device == device && i->available()) names.push_back(i->name);
+    if (i->device == device && !i->unavailable()) names.push_back(i->name);
   }
   return names;
 }
@@ -95,7 +122,7 @@ Status explain(const Desc& desc, std::string_view impl, Explanation* explanation
   const detail::Implementation* chosen = nullptr;
   const Status status = detail::select(desc, impl, &chosen);
   for (const detail::Implementation* i : detail::implementation_list()) {
-    Candidate c{i->name, false, detail::refusal(*i, desc)};
+    Candidate c{i->name, false, detail::words(detail::refusal(*i, desc))};
     c.serves = c.reason.empty();
     if (c.serves) c.reason = i != chosen ? "serves" : detail::forced_name(impl).empty() ? "chosen" : "forced";
     explanation->candidates.push_back(std::move(c));

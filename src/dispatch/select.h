@@ -3,6 +3,7 @@
 
 #include <span>
 
+#include "core/device_memory.h"
 #include "core/implementation.h"
 
 namespace ringfold::detail {
@@ -14,5 +15,8 @@ std::span<const Implementation* const> implementation_list();
 /// takes the name in the environment variable RINGFOLD_IMPL, where that is set: all implementations give the same bits.
 /// Errors: not_found (no such name), unsupported (with every candidate's reason). Does not allocate on success.
 Status select(const Desc& desc, std::string_view impl, const Implementation** chosen);
+
+/// Memory functions of a device that is not the CPU; null where this build has no backend for it.
+const DeviceMemory* device_memory(Device device);
 
 }  // namespace ringfold::detail

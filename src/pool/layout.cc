@@ -86,9 +86,10 @@ Status make_layout(const PoolConfig& c, PoolLayout* layout) {
   }
   const int64_t ring = n.add({total[kRingK], total[kRingV], total[kRingG], total[kRingBeta]});
   const int64_t conv_bytes = n.add({total[kConvState], total[kConvRing]});
-  // Generation and free list, and one byte that says whether the slot is taken.
-  const int64_t cursors = n.add({total[kPending], total[kConvPending], n.mul({c.slots, 2 * kInt + 1})});
-  const int64_t scratch = n.add({out.slot_total, n.mul({c.slots, 3 * kInt})});
+  // Generation and free list, and one byte that says whether the slot is taken. A device has the generations once more.
+  const bool device = c.device != Device::cpu;
+  const int64_t cursors = n.add({total[kPending], total[kConvPending], n.mul({c.slots, (device ? 3 : 2) * kInt + 1})});
+  const int64_t scratch = n.add({out.slot_total, n.mul({c.slots, 3 * kInt}), device ? kIndexCount * kInt : 0});
   n.add({total[kState], ring, conv_bytes, cursors, scratch});
   if (n.overflow) {
     return {

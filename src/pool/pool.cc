@@ -5,9 +5,13 @@
 #include <cstring>
 #include <limits>
 
+#include "core/check_view.h"
 #include "pool/pool_impl.h"
 
 namespace ringfold {
+
+using detail::kCleared;
+
 namespace {
 
 template <class T>
@@ -20,45 +24,38 @@ AlignedArray<T> zeroed(int64_t count) {
 
 }  // namespace
 
-bool PoolStore::allocate() {
+Status PoolStore::allocate() {
+  RINGFOLD_RETURN_IF_ERROR(find_memory(config.device, &memory));
   for (int part = 0; part < kSectionCount; ++part) {
     if (layout.slot_bytes[part] == 0) continue;
-    section[part] = zeroed<std::byte>(config.layers * config.slots * layout.slot_bytes[part]);
-    if (section[part] == nullptr) return false;
+    const int64_t bytes = config.layers * config.slots * layout.slot_bytes[part];
+    RINGFOLD_RETURN_IF_ERROR(PoolMemory::allocate(*memory, bytes, &section[part]));
+  }
+  RINGFOLD_RETURN_IF_ERROR(PoolMemory::allocate(*memory, layout.slot_total, &scratch));
+  if (on_device()) {
+    constexpr int64_t kInt = sizeof(int32_t);
+    RINGFOLD_RETURN_IF_ERROR(PoolMemory::allocate(*memory, config.slots * kInt, &device_generation));
+    RINGFOLD_RETURN_IF_ERROR(PoolMemory::allocate(*memory, kIndexCount * kInt, &device_index));
   }
   generation = zeroed<int32_t>(config.slots);
   acquired = zeroed<uint8_t>(config.slots);
   free_list = zeroed<int32_t>(config.slots);
-  scratch = zeroed<std::byte>(layout.slot_total);
   copy_from = zeroed<int32_t>(config.slots);
   copy_uses = zeroed<int32_t>(config.slots);
   copy_ready = zeroed<int32_t>(config.slots);
-  return generation && acquired && free_list && scratch && copy_from && copy_uses && copy_ready;
-}
-
-void PoolStore::set_pending(int64_t slot, int32_t value) {
-  for (int64_t layer = 0; layer < config.layers; ++layer) {
-    *pending(layer, slot) = value;
-    if (has_conv()) *conv_pending(layer, slot) = value;
+  if (!generation || !acquired || !free_list || !copy_from || !copy_uses || !copy_ready) {
+    return {Code::out_of_memory, "memory: expected more, found less"};
   }
-}
-
-int32_t PoolStore::shortest_window(int64_t slot) const {
-  int32_t shortest = kMaxWindow;
-  for (int64_t layer = 0; layer < config.layers; ++layer) {
-    shortest = std::min(shortest, *pending(layer, slot));
-    if (has_conv()) shortest = std::min(shortest, *conv_pending(layer, slot));
+  // The list is a stack, so the lowest ids are handed out first.
+  free_count = config.slots;
+  SlotMover cursors(*this, kCursors, kNotAcquired);
+  for (int64_t slot = 0; slot < config.slots; ++slot) {
+    free_list[slot] = static_cast<int32_t>(config.slots - 1 - slot);
+    copy_from[slot] = -1;
+    cursors.add(kCleared, static_cast<int32_t>(slot));
   }
-  return std::max(shortest, kNoWindow);
-}
-
-void PoolStore::clear_slot(int64_t slot) {
-  for (int part = kState; part < kSectionCount; ++part) {
-    const auto bytes = static_cast<size_t>(layout.slot_bytes[part]);
-    if (bytes == 0) continue;
-    for (int64_t layer = 0; layer < config.layers; ++layer) std::memset(at(part, layer, slot), 0, bytes);
-  }
-  set_pending(slot, kNoWindow);
+  RINGFOLD_RETURN_IF_ERROR(cursors.finish());
+  return memory->synchronise(stream);
 }
 
 Status PoolStore::check(const char* what, Slot slot) const {
@@ -83,6 +80,39 @@ Status PoolStore::check(const char* what, size_t index, Slot slot) const {
   return check(fmt::format("{}[{}]", what, index).c_str(), slot);
 }
 
+Status PoolStore::check_all(std::span<const Slot> slots) const {
+  for (size_t i = 0; i < slots.size(); ++i) RINGFOLD_RETURN_IF_ERROR(check("slots", i, slots[i]));
+  return {};
+}
+
+Status PoolStore::give_back(std::span<const Slot> slots) {
+  const auto mark = [&](size_t count, uint8_t value) {
+    for (const Slot& slot : slots.first(count)) acquired[slot.id] = value;
+  };
+  for (size_t i = 0; i < slots.size(); ++i) {
+    if (!acquired[slots[i].id]) {
+      mark(i, 1);
+      return {Code::invalid_argument,
+              fmt::format("slots[{}]: expected every slot once, found slot {} again", i, slots[i].id)};
+    }
+    acquired[slots[i].id] = 0;
+  }
+  SlotMover cursors(*this, kCursors, kNotAcquired);
+  for (const Slot& slot : slots) cursors.add(kCleared, slot.id);
+  if (Status s = cursors.finish(); !s.ok()) {
+    mark(slots.size(), 1);
+    return s;
+  }
+  for (const Slot& slot : slots) free_list[free_count++] = slot.id;
+  return {};
+}
+
+Status PoolStore::clear(std::span<const Slot> slots) {
+  SlotMover all(*this, kAllSections);
+  for (const Slot& slot : slots) all.add(kCleared, slot.id);
+  return all.finish();
+}
+
 Pool::Pool(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Pool::~Pool() = default;
 
@@ -93,15 +123,10 @@ Status Pool::create(const PoolConfig& config, std::unique_ptr<Pool>* pool) {
     auto impl = std::make_unique<Impl>();
     impl->config = config;
     impl->layout = layout;
-    if (!impl->allocate()) {
+    if (Status s = impl->allocate(); s.code() == Code::out_of_memory) {
       return {Code::out_of_memory, fmt::format("pool: expected {} bytes of memory, found less", layout.bytes.total())};
-    }
-    // The list is a stack, so the lowest ids are handed out first.
-    impl->free_count = config.slots;
-    for (int64_t slot = 0; slot < config.slots; ++slot) {
-      impl->free_list[slot] = static_cast<int32_t>(config.slots - 1 - slot);
-      impl->copy_from[slot] = -1;
-      impl->set_pending(slot, kNotAcquired);
+    } else if (!s.ok()) {
+      return s;
     }
     pool->reset(new Pool(std::move(impl)));
   } catch (const std::bad_alloc&) {
@@ -113,6 +138,7 @@ Status Pool::create(const PoolConfig& config, std::unique_ptr<Pool>* pool) {
 const PoolConfig& Pool::config() const { return impl_->config; }
 PoolBytes Pool::bytes() const { return impl_->layout.bytes; }
 int64_t Pool::free_slots() const { return impl_->free_count; }
+void Pool::set_stream(void* stream) { impl_->stream = stream; }
 
 Status Pool::acquire(Slot* slot) { return acquire(std::span<Slot>(slot, 1)); }
 
@@ -122,32 +148,54 @@ Status Pool::acquire(std::span<Slot> slots) {
     return {Code::out_of_memory,
             fmt::format("slots: expected {} free slots, found {} of {}", slots.size(), p.free_count, p.config.slots)};
   }
+  const auto next = [&](size_t i) -> Slot {
+    const int32_t id = p.free_list[p.free_count - 1 - static_cast<int64_t>(i)], old = p.generation[id];
+    return {.id = id, .generation = old == std::numeric_limits<int32_t>::max() ? 1 : old + 1};
+  };
+  SlotMover all(p, kAllSections | kDeviceGenerations);
+  for (size_t i = 0; i < slots.size(); ++i) all.add(kCleared, next(i).id, next(i).generation);
+  RINGFOLD_RETURN_IF_ERROR(all.finish());
   for (Slot& slot : slots) {
-    const int32_t id = p.free_list[--p.free_count];
-    p.clear_slot(id);
-    p.acquired[id] = 1;
-    p.generation[id] = p.generation[id] == std::numeric_limits<int32_t>::max() ? 1 : p.generation[id] + 1;
-    slot = {.id = id, .generation = p.generation[id]};
+    slot = next(0);
+    p.acquired[slot.id] = 1;
+    p.generation[slot.id] = slot.generation;
+    --p.free_count;
   }
   return {};
 }
 
 Status Pool::release(Slot slot) {
-  PoolStore& p = *impl_;
-  if (Status s = p.check("slot", slot); !s.ok()) return s;
-  p.set_pending(slot.id, kNotAcquired);
-  p.acquired[slot.id] = 0;
-  p.free_list[p.free_count++] = slot.id;
-  return {};
+  RINGFOLD_RETURN_IF_ERROR(impl_->check("slot", slot));
+  return impl_->give_back({&slot, 1});
+}
+
+Status Pool::release(std::span<const Slot> slots) {
+  RINGFOLD_RETURN_IF_ERROR(impl_->check_all(slots));
+  return impl_->give_back(slots);
 }
 
 Status Pool::reset(Slot slot) {
-  if (Status s = impl_->check("slot", slot); !s.ok()) return s;
-  impl_->clear_slot(slot.id);
-  return {};
+  RINGFOLD_RETURN_IF_ERROR(impl_->check("slot", slot));
+  return impl_->clear({&slot, 1});
+}
+
+Status Pool::reset(std::span<const Slot> slots) {
+  RINGFOLD_RETURN_IF_ERROR(impl_->check_all(slots));
+  return impl_->clear(slots);
 }
 
 namespace {
+
+/// A section, or other memory of the pool, as a tensor.
+TensorView view_of(const PoolStore& p, const void* data, DType dtype, std::initializer_list<int64_t> shape) {
+  TensorView view(data, dtype, shape);
+  view.device = p.config.device;
+  return view;
+}
+
+TensorView view_of(const PoolStore& p, int part, DType dtype, std::initializer_list<int64_t> shape) {
+  return view_of(p, p.section[part].get(), dtype, shape);
+}
 
 /// The layer's part of a view over all layers; empty where there is no such layer.
 TensorView layer_of(const TensorView& all, int64_t layer) {
@@ -159,43 +207,46 @@ TensorView layer_of(const TensorView& all, int64_t layer) {
 
 TensorView Pool::state() const {
   const PoolConfig& c = config();
-  return {impl_->section[kState].get(), c.state_dtype, {c.layers, c.slots, c.HV, c.V, c.K}};
+  return view_of(*impl_, kState, c.state_dtype, {c.layers, c.slots, c.HV, c.V, c.K});
 }
 
 Ring Pool::ring() const {
+  const PoolStore& p = *impl_;
   const PoolConfig& c = config();
-  const auto& s = impl_->section;
   Ring r;
-  r.k = {s[kRingK].get(), c.act_dtype, {c.layers, c.slots, c.ring_rows, c.H, c.K}};
-  r.v = {s[kRingV].get(), c.act_dtype, {c.layers, c.slots, c.ring_rows, c.HV, c.V}};
-  r.g = c.kind == MixerKind::kda ? TensorView(s[kRingG].get(), DType::f32, {c.layers, c.slots, c.ring_rows, c.HV, c.K})
-                                 : TensorView(s[kRingG].get(), DType::f32, {c.layers, c.slots, c.ring_rows, c.HV});
-  r.beta = {s[kRingBeta].get(), DType::f32, {c.layers, c.slots, c.ring_rows, c.HV}};
+  r.k = view_of(p, kRingK, c.act_dtype, {c.layers, c.slots, c.ring_rows, c.H, c.K});
+  r.v = view_of(p, kRingV, c.act_dtype, {c.layers, c.slots, c.ring_rows, c.HV, c.V});
+  r.g = c.kind == MixerKind::kda ? view_of(p, kRingG, DType::f32, {c.layers, c.slots, c.ring_rows, c.HV, c.K})
+                                 : view_of(p, kRingG, DType::f32, {c.layers, c.slots, c.ring_rows, c.HV});
+  r.beta = view_of(p, kRingBeta, DType::f32, {c.layers, c.slots, c.ring_rows, c.HV});
   return r;
 }
 
-TensorView Pool::pending() const {
-  return {impl_->section[kPending].get(), DType::i32, {config().layers, config().slots}};
-}
+TensorView Pool::pending() const { return view_of(*impl_, kPending, DType::i32, {config().layers, config().slots}); }
 
 TensorView Pool::conv_state() const {
   const PoolConfig& c = config();
   if (!impl_->has_conv()) return {};
-  return {impl_->section[kConvState].get(), c.act_dtype, {c.layers, c.slots, c.conv_channels, c.conv_width - 1}};
+  return view_of(*impl_, kConvState, c.act_dtype, {c.layers, c.slots, c.conv_channels, c.conv_width - 1});
 }
 
 TensorView Pool::conv_ring() const {
   const PoolConfig& c = config();
   if (!impl_->has_conv()) return {};
-  return {impl_->section[kConvRing].get(), c.act_dtype, {c.layers, c.slots, c.ring_rows, c.conv_channels}};
+  return view_of(*impl_, kConvRing, c.act_dtype, {c.layers, c.slots, c.ring_rows, c.conv_channels});
 }
 
 TensorView Pool::conv_pending() const {
   if (!impl_->has_conv()) return {};
-  return {impl_->section[kConvPending].get(), DType::i32, {config().layers, config().slots}};
+  return view_of(*impl_, kConvPending, DType::i32, {config().layers, config().slots});
 }
 
-TensorView Pool::generations() const { return {impl_->generation.get(), DType::i32, {config().slots}}; }
+TensorView Pool::generations() const {
+  const PoolStore& p = *impl_;
+  const void* data = p.generation.get();
+  if (p.on_device()) data = p.device_generation.get();
+  return view_of(p, data, DType::i32, {p.config.slots});
+}
 
 TensorView Pool::state(int64_t layer) const { return layer_of(state(), layer); }
 TensorView Pool::pending(int64_t layer) const { return layer_of(pending(), layer); }

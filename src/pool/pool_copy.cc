@@ -1,44 +1,75 @@
 // Slot to slot: copies that happen all at once, and the logical state of a window that is still pending.
 #include <fmt/format.h>
 
-#include <cstring>
+#include <algorithm>
+#include <utility>
 
-#include "dispatch/judged.h"
+#include "core/check_view.h"
+#include "dispatch/commit_step.h"
 #include "pool/pool_impl.h"
 
 namespace ringfold {
 
-void PoolStore::copy_section(int part, int64_t from, int64_t to) {
-  const auto bytes = static_cast<size_t>(layout.slot_bytes[part]);
-  if (bytes == 0) return;
-  for (int64_t layer = 0; layer < config.layers; ++layer)
-    std::memcpy(at(part, layer, to), at(part, layer, from), bytes);
-}
+using detail::kCleared;
+using detail::kMaxSlotMoves;
+using detail::kScratchSlot;
+using detail::SlotSection;
 
-void PoolStore::copy_slot(int64_t from, int64_t to) {
-  for (int part = 0; part < kSectionCount; ++part) copy_section(part, from, to);
-}
-
-void PoolStore::save_to_scratch(int64_t slot) {
-  std::byte* to = scratch.get();
-  for (int part = 0; part < kSectionCount; ++part) {
-    const int64_t bytes = layout.slot_bytes[part];
-    if (bytes == 0) continue;
-    for (int64_t layer = 0; layer < config.layers; ++layer, to += bytes) {
-      std::memcpy(to, at(part, layer, slot), static_cast<size_t>(bytes));
+SlotMover::SlotMover(const PoolStore& pool, unsigned sections, int32_t cursor) : pool_(pool) {
+  moves_.slots = pool.config.slots;
+  std::byte* scratch = pool.scratch.get();
+  const auto add_section = [&](int part, int32_t clear_to) {
+    const int64_t bytes = pool.layout.slot_bytes[part];
+    if (bytes > 0 && (sections >> part & 1)) {
+      moves_.section[moves_.sections++] = {
+          pool.section[part].get(), scratch, pool.config.layers, bytes, clear_to, false};
     }
+    scratch += pool.config.layers * bytes;
+  };
+  // The small ones come last, so that those before them lie aligned in the scratch.
+  for (int part = kState; part < kSectionCount; ++part) add_section(part, 0);
+  add_section(kPending, cursor);
+  add_section(kConvPending, cursor);
+  if ((sections & kDeviceGenerations) && pool.on_device()) {
+    SlotSection& s = moves_.section[moves_.sections++];
+    s.base = pool.device_generation.get();
+    s.slot_bytes = sizeof(int32_t);
+    s.clear_to_value = true;
   }
 }
 
-void PoolStore::load_from_scratch(int64_t slot) {
-  const std::byte* from = scratch.get();
-  for (int part = 0; part < kSectionCount; ++part) {
-    const int64_t bytes = layout.slot_bytes[part];
-    if (bytes == 0) continue;
-    for (int64_t layer = 0; layer < config.layers; ++layer, from += bytes) {
-      std::memcpy(at(part, layer, slot), from, static_cast<size_t>(bytes));
+void SlotMover::add(int32_t from, int32_t to, int32_t generation) {
+  if (moves_.moves == kMaxSlotMoves) flush();
+  moves_.move[moves_.moves++] = {from, to, generation};
+}
+
+void SlotMover::flush() {
+  if (status_.ok()) status_ = pool_.memory->move_slots(moves_, pool_.stream);
+  moves_.moves = 0;
+}
+
+Status SlotMover::finish() {
+  if (moves_.moves > 0) flush();
+  return std::move(status_);
+}
+
+Status PoolStore::shortest_window(int64_t slot, int32_t* rows) const {
+  constexpr int64_t kAtOnce = 64;
+  constexpr size_t kInt = sizeof(int32_t);
+  int32_t window[kAtOnce];
+  int32_t shortest = kMaxWindow;
+  for (const int part : {kPending, kConvPending}) {
+    if (layout.slot_bytes[part] == 0) continue;
+    for (int64_t layer = 0; layer < config.layers; layer += kAtOnce) {
+      const int64_t count = std::min(kAtOnce, config.layers - layer);
+      RINGFOLD_RETURN_IF_ERROR(memory->copy_rows(window, kInt, at(part, layer, slot), pitch(part), kInt,
+                                                 static_cast<size_t>(count), stream));
+      RINGFOLD_RETURN_IF_ERROR(memory->synchronise(stream));
+      shortest = std::min(shortest, *std::min_element(window, window + count));
     }
   }
+  *rows = std::max(shortest, kNoWindow);
+  return {};
 }
 
 // Every slot is written at most once, so the copies form trees that hang from cycles. A slot that nobody reads any more
@@ -49,8 +80,8 @@ Status Pool::copy(std::span<const Slot> src, std::span<const Slot> dst) {
     return {Code::invalid_argument, fmt::format("dst: expected {} slots as in src, found {}", src.size(), dst.size())};
   }
   for (size_t i = 0; i < src.size(); ++i) {
-    if (Status s = p.check("src", i, src[i]); !s.ok()) return s;
-    if (Status s = p.check("dst", i, dst[i]); !s.ok()) return s;
+    RINGFOLD_RETURN_IF_ERROR(p.check("src", i, src[i]));
+    RINGFOLD_RETURN_IF_ERROR(p.check("dst", i, dst[i]));
   }
   for (size_t i = 0; i < dst.size(); ++i) {
     if (p.copy_from[dst[i].id] >= 0) {
@@ -68,6 +99,7 @@ Status Pool::copy(std::span<const Slot> src, std::span<const Slot> dst) {
     }
   }
 
+  SlotMover all(p, kAllSections);
   int64_t ready = 0;
   for (const Slot& d : dst) {
     if (p.copy_from[d.id] >= 0 && p.copy_uses[d.id] == 0) p.copy_ready[ready++] = d.id;
@@ -75,63 +107,77 @@ Status Pool::copy(std::span<const Slot> src, std::span<const Slot> dst) {
   while (ready > 0) {
     const int32_t to = p.copy_ready[--ready];
     const int32_t from = p.copy_from[to];
-    p.copy_slot(from, to);
+    all.add(from, to);
     p.copy_from[to] = -1;
     if (--p.copy_uses[from] == 0 && p.copy_from[from] >= 0) p.copy_ready[ready++] = from;
   }
   for (const Slot& d : dst) {
     if (p.copy_from[d.id] < 0) continue;
-    p.save_to_scratch(d.id);
+    all.add(d.id, kScratchSlot);
     int32_t to = d.id;
     for (int32_t from = p.copy_from[to]; from != d.id; from = p.copy_from[to]) {
-      p.copy_slot(from, to);
+      all.add(from, to);
       p.copy_from[to] = -1;
       p.copy_uses[from] = 0;
       to = from;
     }
-    p.load_from_scratch(to);
+    all.add(kScratchSlot, to);
     p.copy_from[to] = -1;
     p.copy_uses[d.id] = 0;
   }
-  return {};
+  return all.finish();
 }
 
 Status Pool::materialise(Slot src, int32_t n, Slot dst) {
   PoolStore& p = *impl_;
-  if (Status s = p.check("src", src); !s.ok()) return s;
-  if (Status s = p.check("dst", dst); !s.ok()) return s;
+  RINGFOLD_RETURN_IF_ERROR(p.check("src", src));
+  RINGFOLD_RETURN_IF_ERROR(p.check("dst", dst));
   if (src.id == dst.id) {
     return {Code::invalid_argument, fmt::format("dst: expected another slot than src, found slot {}", dst.id)};
   }
-  const int32_t window = p.shortest_window(src.id);
-  if (n < 0 || (n > 0 && n > window)) {
-    return {Code::invalid_argument, fmt::format("n: expected 0..{}, the pending rows of slot {}, found {}",
-                                                window < 0 ? 0 : window, src.id, n)};
-  }
-  if (n == 0) {
-    p.copy_section(kState, src.id, dst.id);
-    p.copy_section(kConvState, src.id, dst.id);
-  } else {
-    const TensorView from(&src.id, DType::i32, {1}), to(&dst.id, DType::i32, {1}), count(&n, DType::i32, {1});
-    FoldArgs fold;
-    fold.qk_l2norm = p.config.qk_l2norm;
-    fold.state = state();
-    fold.ring = ring();
-    fold.slot_ids = from;
-    fold.num_accepted = count;
-    fold.state_rounding = p.config.state_rounding;
-    if (Status s = detail::fold_judged(fold, {}, to); !s.ok()) return s;
-    if (p.has_conv()) {
-      ConvCommitArgs conv;
-      conv.conv_state = conv_state();
-      conv.conv_ring = conv_ring();
-      conv.slot_ids = from;
-      conv.num_accepted = count;
-      if (Status s = detail::conv_commit_judged(conv, {}, to); !s.ok()) return s;
+  if (n != 0) {
+    int32_t window = 0;
+    RINGFOLD_RETURN_IF_ERROR(p.shortest_window(src.id, &window));
+    if (n < 0 || n > window) {
+      return {Code::invalid_argument, fmt::format("n: expected 0..{}, the pending rows of slot {}, found {}",
+                                                  window < 0 ? 0 : window, src.id, n)};
     }
   }
-  p.set_pending(dst.id, kNoWindow);
-  return {};
+  if (n == 0) {
+    SlotMover checkpoint(p, kCheckpoint);
+    checkpoint.add(src.id, dst.id);
+    RINGFOLD_RETURN_IF_ERROR(checkpoint.finish());
+  } else {
+    int32_t values[kIndexCount] = {src.id, dst.id, n};
+    void* index = values;
+    if (p.on_device()) {
+      index = p.device_index.get();
+      RINGFOLD_RETURN_IF_ERROR(p.memory->copy(index, values, sizeof(values), p.stream));
+    }
+    TensorView indices(index, DType::i32, {kIndexCount, 1});
+    indices.device = p.config.device;
+    const TensorView from = indices.at(0), to = indices.at(1), count = indices.at(2);
+    detail::CommitStep step;
+    step.fold.qk_l2norm = p.config.qk_l2norm;
+    step.fold.state = state();
+    step.fold.ring = ring();
+    step.fold.slot_ids = from;
+    step.fold.num_accepted = count;
+    step.fold.state_rounding = p.config.state_rounding;
+    step.fold.stream = p.stream;
+    step.dst_slot_ids = to;
+    if (p.has_conv()) {
+      step.conv.conv_state = conv_state();
+      step.conv.conv_ring = conv_ring();
+      step.conv.slot_ids = from;
+      step.conv.num_accepted = count;
+      step.conv.stream = p.stream;
+    }
+    RINGFOLD_RETURN_IF_ERROR(detail::commit_step(step));
+  }
+  SlotMover cursors(p, kCursors);
+  cursors.add(kCleared, dst.id);
+  return cursors.finish();
 }
 
 }  // namespace ringfold

@@ -5,14 +5,12 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <new>
 #include <string>
 
+#include "pool/pool_memory.h"
 #include "ringfold/pool.h"
 
 namespace ringfold {
-
-inline constexpr size_t kPoolAlignment = 64;
 
 /// Everything that belongs to a slot, in the order of an exported slot.
 enum PoolSection : int {
@@ -28,6 +26,15 @@ enum PoolSection : int {
   kSectionCount
 };
 
+/// Sets of sections.
+inline constexpr unsigned kCursors = 1u << kPending | 1u << kConvPending;
+inline constexpr unsigned kCheckpoint = 1u << kState | 1u << kConvState;
+inline constexpr unsigned kAllSections = (1u << kSectionCount) - 1;
+inline constexpr unsigned kDeviceGenerations = 1u << kSectionCount;  ///< on the CPU there are none
+
+/// What commit_step gets from materialise: source, destination, number of rows.
+inline constexpr int64_t kIndexCount = 3;
+
 /// Bytes of one slot of one layer in each section; 0: the pool has no such section.
 struct PoolLayout {
   std::array<int64_t, kSectionCount> slot_bytes{};
@@ -38,55 +45,67 @@ struct PoolLayout {
 /// Checks the description and computes every size, refusing those that do not fit 63 bits.
 Status make_layout(const PoolConfig& config, PoolLayout* layout);
 
-struct AlignedDelete {
-  void operator()(void* p) const { ::operator delete (p, std::align_val_t{kPoolAlignment}); }
-};
-
-/// Zeroed memory, or null when there is none.
-template <class T>
-using AlignedArray = std::unique_ptr<T[], AlignedDelete>;
-
-/// Memory and cursors of a pool. Plain data with the moves of whole slots; the rules are in Pool and commit.
+/// Memory and cursors of a pool. Plain data; the rules are in Pool and commit.
 struct PoolStore {
   PoolConfig config;
   PoolLayout layout;
-  std::array<AlignedArray<std::byte>, kSectionCount> section;
+  const detail::DeviceMemory* memory = nullptr;  ///< of config.device
+  void* stream = nullptr;
+  std::array<PoolMemory, kSectionCount> section;
+  PoolMemory scratch;                ///< one slot, all sections and layers
+  PoolMemory device_generation;      ///< [slots], what `generation` says; null on the CPU
+  PoolMemory device_index;           ///< [kIndexCount]; null on the CPU
   AlignedArray<int32_t> generation;  ///< [slots]
   AlignedArray<uint8_t> acquired;    ///< [slots], 0 or 1
   AlignedArray<int32_t> free_list;   ///< [slots], a stack; the first free_count are free
   int64_t free_count = 0;
-  AlignedArray<std::byte> scratch;   ///< one slot, all sections and layers
   AlignedArray<int32_t> copy_from;   ///< [slots], source of a slot that a copy writes; else -1
   AlignedArray<int32_t> copy_uses;   ///< [slots], how many copies still read the slot
   AlignedArray<int32_t> copy_ready;  ///< [slots], stack of slots that may be overwritten
 
-  /// Allocates everything; false when memory is exhausted.
-  bool allocate();
+  /// Allocates everything, and marks every slot as free.
+  Status allocate();
 
   bool has_conv() const { return config.conv_channels > 0; }
+  bool on_device() const { return config.device != Device::cpu; }
 
   /// Address of a slot of a layer in a section.
   std::byte* at(int part, int64_t layer, int64_t slot) const {
     return section[part].get() + (layer * config.slots + slot) * layout.slot_bytes[part];
   }
-  int32_t* pending(int64_t layer, int64_t slot) const { return reinterpret_cast<int32_t*>(at(kPending, layer, slot)); }
-  int32_t* conv_pending(int64_t layer, int64_t slot) const {
-    return reinterpret_cast<int32_t*>(at(kConvPending, layer, slot));
-  }
-  /// Sets every pending length of a slot.
-  void set_pending(int64_t slot, int32_t value);
-  /// The shortest pending window over the layers (conv windows included); kNoWindow where one layer has none.
-  int32_t shortest_window(int64_t slot) const;
+  /// Bytes from a slot of a section to the same slot of the next layer.
+  size_t pitch(int part) const { return static_cast<size_t>(config.slots * layout.slot_bytes[part]); }
 
-  void clear_slot(int64_t slot);
-  void copy_slot(int64_t from, int64_t to);
-  void copy_section(int part, int64_t from, int64_t to);
-  void save_to_scratch(int64_t slot);
-  void load_from_scratch(int64_t slot);
+  /// The shortest pending window over the layers (conv windows included); kNoWindow where one layer has none. Waits for
+  /// the stream.
+  Status shortest_window(int64_t slot, int32_t* rows) const;
 
   /// An error that names `what` unless the handle is that of an acquired slot.
   Status check(const char* what, Slot slot) const;
   Status check(const char* what, size_t index, Slot slot) const;
+  Status check_all(std::span<const Slot> slots) const;
+
+  /// release and reset of slots that were checked.
+  Status give_back(std::span<const Slot> slots);
+  Status clear(std::span<const Slot> slots);
+};
+
+/// Moves slots of a pool in the order of add(), many at a time, in the pool's stream.
+class SlotMover {
+ public:
+  /// `sections`: what of a slot is moved. `cursor`: the pending lengths of slots that are cleared.
+  SlotMover(const PoolStore& pool, unsigned sections, int32_t cursor = kNoWindow);
+  /// `from` may be kCleared; both may be kScratchSlot. `generation` goes to a cleared slot's device_generation.
+  void add(int32_t from, int32_t to, int32_t generation = 0);
+  /// Does what is left; the first error of all.
+  Status finish();
+
+ private:
+  void flush();
+
+  const PoolStore& pool_;
+  detail::SlotMoves moves_;
+  Status status_;
 };
 
 struct Pool::Impl : PoolStore {};

@@ -1,9 +1,11 @@
 // A slot as bytes: a header of little-endian integers that says what it is, then every section, layer by layer.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <bit>
 #include <cstring>
 
+#include "core/check_view.h"
 #include "pool/pool_impl.h"
 
 namespace ringfold {
@@ -104,6 +106,27 @@ Status check_pending(const PoolConfig& config, std::span<const std::byte> payloa
   return {};
 }
 
+/// Rows past the window may hold what an earlier window, or request, left there.
+void clear_unused_rows(const PoolStore& p, std::byte* payload) {
+  const auto layers = static_cast<size_t>(p.config.layers), ring_rows = static_cast<size_t>(p.config.ring_rows);
+  std::byte* slot = payload;
+  for (int part = 0; part < kSectionCount; ++part) {
+    const auto size = static_cast<size_t>(p.layout.slot_bytes[part]);
+    if (!is_ring(part)) {
+      slot += layers * size;
+      continue;
+    }
+    // The pending lengths lead the payload.
+    const std::byte* const lengths = payload + (part == kConvRing ? layers * sizeof(int32_t) : 0);
+    for (size_t layer = 0; layer < layers; ++layer, slot += size) {
+      int32_t rows = 0;
+      std::memcpy(&rows, lengths + layer * sizeof(rows), sizeof(rows));
+      const size_t used = size / ring_rows * static_cast<size_t>(std::clamp<int64_t>(rows, 0, p.config.ring_rows));
+      std::memset(slot + used, 0, size - used);
+    }
+  }
+}
+
 }  // namespace
 
 size_t Pool::export_size() const { return kHeaderBytes + static_cast<size_t>(impl_->layout.slot_total); }
@@ -122,21 +145,18 @@ Status Pool::export_slot(Slot slot, std::span<std::byte> bytes) const {
   }
   store_word(bytes, at, static_cast<uint64_t>(p.layout.slot_total));
 
-  std::byte* to = bytes.data() + kHeaderBytes;
+  std::byte* const payload = bytes.data() + kHeaderBytes;
+  std::byte* to = payload;
+  const auto layers = static_cast<size_t>(p.config.layers);
   for (int part = 0; part < kSectionCount; ++part) {
     const auto size = static_cast<size_t>(p.layout.slot_bytes[part]);
     if (size == 0) continue;
-    for (int64_t layer = 0; layer < p.config.layers; ++layer, to += size) {
-      size_t used = size;
-      if (is_ring(part)) {
-        // Rows past the window may hold what an earlier window, or request, left there.
-        const int32_t rows = part == kConvRing ? *p.conv_pending(layer, slot.id) : *p.pending(layer, slot.id);
-        used = size / static_cast<size_t>(p.config.ring_rows) * static_cast<size_t>(rows < 0 ? 0 : rows);
-      }
-      std::memcpy(to, p.at(part, layer, slot.id), used);
-      std::memset(to + used, 0, size - used);
-    }
+    RINGFOLD_RETURN_IF_ERROR(
+        p.memory->copy_rows(to, size, p.at(part, 0, slot.id), p.pitch(part), size, layers, p.stream));
+    to += layers * size;
   }
+  RINGFOLD_RETURN_IF_ERROR(p.memory->synchronise(p.stream));
+  clear_unused_rows(p, payload);
   store_word(bytes, kChecksumAt, checksum(bytes, kChecksumAt));
   return {};
 }
@@ -155,14 +175,15 @@ Status Pool::import_slot(std::span<const std::byte> bytes, Slot slot) {
   if (Status s = check_pending(p.config, bytes.subspan(kHeaderBytes)); !s.ok()) return s;
 
   const std::byte* from = bytes.data() + kHeaderBytes;
+  const auto layers = static_cast<size_t>(p.config.layers);
   for (int part = 0; part < kSectionCount; ++part) {
     const auto size = static_cast<size_t>(p.layout.slot_bytes[part]);
     if (size == 0) continue;
-    for (int64_t layer = 0; layer < p.config.layers; ++layer, from += size) {
-      std::memcpy(p.at(part, layer, slot.id), from, size);
-    }
+    RINGFOLD_RETURN_IF_ERROR(
+        p.memory->copy_rows(p.at(part, 0, slot.id), p.pitch(part), from, size, size, layers, p.stream));
+    from += layers * size;
   }
-  return {};
+  return p.memory->synchronise(p.stream);
 }
 
 }  // namespace ringfold

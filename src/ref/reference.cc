@@ -140,13 +140,14 @@ void head(const RecurrenceParams& p, int64_t layer, int64_t row, int hv, float* 
   if (p.write_state) store_state(p, state, p.state.at(layer, dst, 0, hv), p.state_v_stride);
 }
 
-void recurrence(const RecurrenceParams& p) {
+Status recurrence(const RecurrenceParams& p) {
   parallel_for(p.layers * p.rows * p.HV, p.threads, [&](int64_t task) {
     // The working state of one head, 256 KiB at most.
     alignas(64) float state[kMaxHeadDim * kMaxHeadDim];
     const int hv = static_cast<int>(task % p.HV);
     head(p, p.layer(task / p.HV / p.rows), task / p.HV % p.rows, hv, state);
   });
+  return {};
 }
 
 /// Input `i` of a channel, counted from the first token of the window; negative ones lie in the old conv window.
@@ -155,7 +156,7 @@ float tap(int64_t i, int width, State state, Input input) {
   return i < 0 ? state(width - 1 + i) : input(i);
 }
 
-void conv(const ConvParams& p) {
+Status conv(const ConvParams& p) {
   parallel_for(p.rows, p.threads, [&](int64_t row) {
     const int64_t T = p.tokens(row), xr = p.window_row(row), xt = p.window_token(row);
     if (!p.live(row)) {
@@ -183,9 +184,10 @@ void conv(const ConvParams& p) {
     }
     if (p.write_state) advance_conv_window(p, row, 0, p.channels);
   });
+  return {};
 }
 
-void gated_norm(const NormParams& p) {
+Status gated_norm(const NormParams& p) {
   parallel_for(p.tokens * p.heads, p.threads, [&](int64_t task) {
     const int64_t token = task / p.heads, h = task % p.heads;
     float x[kMaxHeadDim];
@@ -197,6 +199,7 @@ void gated_norm(const NormParams& p) {
       store(p.out.dtype, p.out.at(0, 0, token, h), v, y);
     }
   });
+  return {};
 }
 
 Plan plan(const Desc& desc) {
@@ -213,8 +216,8 @@ const Implementation& reference_implementation() {
   static const Implementation reference = {
       .name = "reference",
       .device = Device::cpu,
-      .available = [] { return true; },
-      .refusal = [](const Desc&) { return std::string(); },
+      .unavailable = []() -> const char* { return nullptr; },
+      .refusal = [](const Desc&) { return Refusal(); },
       .plan = plan,
       .recurrence = recurrence,
       .conv = conv,

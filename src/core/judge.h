@@ -1,0 +1,62 @@
+// The verdict on one row of a call, from values that only the row's arrays hold. One definition for host and device; a
+// kernel judges where it runs, since nobody may read a device's values on the host.
+#pragma once
+
+#include "core/params.h"
+
+namespace ringfold::detail {
+
+/// Status of a slot id by itself: done, null_row or slot_out_of_range.
+RF_HD RowStatus judge_slot(int64_t slot, int64_t slots) {
+  if (slot < 0) return RowStatus::null_row;
+  return slot < slots ? RowStatus::done : RowStatus::slot_out_of_range;
+}
+
+/// A row of verify, decode or their convs. Bounds come first: also a null row's outputs are zeroed, which needs them.
+RF_HD RowStatus judge_window(const Rows& p, int64_t row) {
+  RowStatus length = RowStatus::done;
+  if (p.cu_seqlens) {
+    const int64_t begin = p.cu_seqlens[row], end = p.cu_seqlens[row + 1];
+    if (begin < 0 || end < begin || end > p.total_tokens) return RowStatus::bad_window_bounds;
+    if (end - begin > p.longest) length = RowStatus::window_too_long;
+  }
+  const int64_t slot = p.slot_ids[row];
+  if (const RowStatus s = judge_slot(slot, p.slots); s != RowStatus::done) return s;
+  if (p.pending && p.pending.at(0, slot) == kNotAcquired) return RowStatus::slot_not_acquired;
+  return length;
+}
+
+/// The shortest pending window of a slot over the layers of the call, conv windows included: kNotAcquired if the slot is
+/// free, kNoWindow if one layer has none. Looks at every step-th layer from `first` on: a kernel shares them out among its
+/// threads. `layer_of(i)` is the i-th layer of the call.
+template <class LayerOf>
+RF_HD int32_t shortest_window(const Rows& p, int64_t slot, const LayerOf& layer_of, int64_t first = 0, int64_t step = 1) {
+  int32_t shortest = INT32_MAX;
+  const auto look = [&](const Cursors& cursors, int64_t layer) {
+    if (cursors && cursors.at(layer, slot) < shortest) shortest = cursors.at(layer, slot);
+  };
+  for (int64_t i = first; i < p.layers; i += step) {
+    look(p.pending, layer_of(i));
+    look(p.conv_pending, layer_of(i));
+  }
+  return shortest;
+}
+
+/// A row of fold, conv_commit or commit whose slot id is in range. `window` and `target_window` are shortest_window() of
+/// the row's slot and of the slot that gets its snapshot; without cursors both are INT32_MAX.
+RF_HD RowStatus judge_accepted(const Rows& p, int64_t row, int32_t window, int32_t target_window) {
+  const bool acquired = window != kNotAcquired;
+  if (p.generations && (!acquired || p.generations[row] != p.current_generations[p.slot_ids[row]])) {
+    return RowStatus::stale_generation;
+  }
+  if (!acquired) return RowStatus::slot_not_acquired;
+  if (window < 0) return RowStatus::no_pending_window;
+  const int64_t accepted = p.num_accepted[row];
+  if (accepted < 0 || accepted > p.longest || accepted > window) return RowStatus::accept_out_of_range;
+  const int64_t target = p.track_slot(row);
+  if (target < 0) return RowStatus::done;
+  if (target >= p.slots || p.track_steps[row] >= accepted) return RowStatus::track_out_of_range;
+  return target_window == kNotAcquired ? RowStatus::slot_not_acquired : RowStatus::done;
+}
+
+}  // namespace ringfold::detail

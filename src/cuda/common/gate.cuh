@@ -1,0 +1,18 @@
+// The log decay of a token, as the mixer of the call says.
+#pragma once
+
+#include "core/arith.h"
+#include "core/params.h"
+
+namespace ringfold::cuda {
+
+/// `k` is 0 for GDN, whose a and dt_bias have one value for each head.
+__device__ inline float log_decay(const detail::RecurrenceParams& p, int hv, int k, float a) {
+  using S = arith::Scalar;
+  const float dt = p.dt_bias ? p.dt_bias[hv * p.dt_bias_head_stride + k] : 0.0f;
+  const float expA = arith::exp_A<S>(p.A_log[hv]);
+  return p.safe_gate ? arith::safe_gate<S>(a, dt, expA, p.lower_bound)
+                     : arith::softplus_gate<S>(a, dt, expA, p.softplus_beta, p.softplus_threshold);
+}
+
+}  // namespace ringfold::cuda

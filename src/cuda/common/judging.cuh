@@ -1,0 +1,36 @@
+// Judging rows on the device: every block finds its row's verdict for itself, by the rules of core/judge.h.
+#pragma once
+
+#include "core/judge.h"
+#include "cuda/common/launch.h"
+
+namespace ringfold::cuda {
+
+using namespace detail;
+
+/// The verdict on a row of a window call. Every thread may call it.
+__device__ inline RowStatus verdict_on_window(const Rows& p, int64_t row) { return judge_window(p, row); }
+
+/// The verdict on a row of accepted tokens. All 32 lanes of a warp must call it.
+__device__ inline RowStatus verdict_on_accepted(const Rows& p, const Layers& layers, int64_t row) {
+  const int lane = threadIdx.x % 32;
+  const int64_t slot = p.slot_ids[row], target = p.track_slot(row);
+  if (const RowStatus s = judge_slot(slot, p.slots); s != RowStatus::done) return s;
+  const auto shortest = [&](int64_t of) {
+    return __reduce_min_sync(0xffffffffu, shortest_window(p, of, layers, lane, 32));
+  };
+  const bool cursors = p.pending || p.conv_pending;
+  const int32_t window = cursors ? shortest(slot) : INT32_MAX;
+  const int32_t target_window = cursors && target >= 0 && target < p.slots ? shortest(target) : INT32_MAX;
+  return judge_accepted(p, row, window, target_window);
+}
+
+/// What the one thread that speaks for a row of a window call leaves behind.
+__device__ inline void settle_window(const Rows& p, int64_t row, RowStatus status) {
+  if (p.row_status) p.row_status[row] = static_cast<int32_t>(status);
+  if (status != RowStatus::done || !p.pending || p.move == CursorMove::keep) return;
+  p.pending.at(0, p.slot_ids[row]) =
+      p.move == CursorMove::record ? static_cast<int32_t>(p.asked_tokens(row)) : kNoWindow;
+}
+
+}  // namespace ringfold::cuda

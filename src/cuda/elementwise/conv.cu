@@ -1,0 +1,143 @@
+// One thread for each channel of a row. A block covers kThreads channels of one row (and layer).
+#include "core/scalar_io.h"
+#include "cuda/common/judging.cuh"
+#include "cuda/common/warp.cuh"
+#include "cuda/elementwise/elementwise.h"
+
+namespace ringfold::cuda {
+namespace {
+
+constexpr int kThreads = 128;
+constexpr int kTaps = kMaxConvWidth - 1;
+
+/// Bits of an element, moved as they are.
+__device__ uint32_t peek_bits(DType dtype, const std::byte* data, int64_t i) {
+  return size_of(dtype) == 4 ? peek<uint32_t>(data, i) : peek<uint16_t>(data, i);
+}
+__device__ void poke_bits(DType dtype, std::byte* data, int64_t i, uint32_t bits) {
+  if (size_of(dtype) == 4) {
+    poke(data, i, bits);
+  } else {
+    poke(data, i, static_cast<uint16_t>(bits));
+  }
+}
+
+/// The new window of channel c in slot `dst`: the last taps of (old window, `tokens` inputs). `input(t)` is the row of
+/// channels of token t. `old` holds the bits of the old window.
+template <class Input>
+__device__ void advance(const ConvParams& p, int64_t layer, int64_t dst, int64_t tokens, int64_t c,
+                        const uint32_t (&old)[kTaps], Input input) {
+  const int taps = p.width - 1;
+  std::byte* to = p.state.at(layer, dst, 0, 0);
+#pragma unroll
+  for (int j = 0; j < kTaps; ++j) {
+    if (j >= taps) break;
+    const int64_t t = tokens - taps + j;
+    uint32_t bits;
+    if (t >= 0) {
+      bits = peek_bits(p.state.dtype, input(t), c);
+    } else {
+      const int64_t from = j + tokens;  // < taps
+      bits = from == 0 ? old[0] : from == 1 ? old[1] : old[2];
+    }
+    poke_bits(p.state.dtype, to, c * p.state_channel_stride + j * p.state_tap_stride, bits);
+  }
+}
+
+__device__ void load_window(const ConvParams& p, int64_t layer, int64_t slot, int64_t c, uint32_t (&old)[kTaps]) {
+  const std::byte* from = p.state.at(layer, slot, 0, 0);
+#pragma unroll
+  for (int j = 0; j < kTaps; ++j) {
+    old[j] = j < p.width - 1 ? peek_bits(p.state.dtype, from, c * p.state_channel_stride + j * p.state_tap_stride) : 0;
+  }
+}
+
+__global__ void __launch_bounds__(kThreads) conv_window(const __grid_constant__ ConvParams p) {
+  const int64_t blocks = (p.channels + kThreads - 1) / kThreads;
+  const int64_t row = blockIdx.x / blocks, c = blockIdx.x % blocks * kThreads + threadIdx.x;
+  const RowStatus status = verdict_on_window(p, row);
+  if (c == 0) settle_window(p, row, status);
+  if (c >= p.channels || status == RowStatus::bad_window_bounds) return;
+  const int64_t T = p.asked_tokens(row), xr = p.window_row(row), xt = p.window_token(row), slot = p.slot_ids[row];
+  if (status != RowStatus::done) {
+    for (int64_t t = 0; t < T; ++t) store(p.out.dtype, p.out.at(0, xr, xt + t, 0), c, 0.0f);
+    return;
+  }
+  uint32_t old[kTaps];
+  load_window(p, 0, slot, c, old);
+  // The last `width` inputs, oldest first; the oldest leaves at each token.
+  float x[kMaxConvWidth] = {}, w[kMaxConvWidth] = {};
+#pragma unroll
+  for (int j = 0; j < kMaxConvWidth; ++j) {
+    if (j < p.width) w[j] = load(p.weight_dtype, p.weight, c * p.weight_stride + j);
+    if (j < p.width - 1) {
+      const uint32_t bits = old[j < kTaps ? j : 0];
+      x[j + 1] = p.state.dtype == DType::f32    ? __uint_as_float(bits)
+                 : p.state.dtype == DType::bf16 ? arith::from_bf16<S>(static_cast<int32_t>(bits))
+                                                : arith::from_f16<S>(static_cast<int32_t>(bits));
+    }
+  }
+  const float bias = p.bias ? load(p.bias_dtype, p.bias, c) : 0.0f;
+  for (int64_t t = 0; t < T; ++t) {
+    const std::byte* input = p.x.at(0, xr, xt + t, 0);
+    if (p.ring) poke_bits(p.x.dtype, p.ring.at(0, slot, t, 0), c, peek_bits(p.x.dtype, input, c));
+#pragma unroll
+    for (int j = 0; j + 1 < kMaxConvWidth; ++j) {
+      if (j + 1 < p.width) x[j] = x[j + 1];
+    }
+    const float newest = load(p.x.dtype, input, c);
+#pragma unroll
+    for (int j = 0; j < kMaxConvWidth; ++j) {
+      if (j == p.width - 1) x[j] = newest;
+    }
+    float acc = bias;
+#pragma unroll
+    for (int j = 0; j < kMaxConvWidth; ++j) {
+      if (j < p.width) acc = S::fma(w[j], x[j], acc);
+    }
+    store(p.out.dtype, p.out.at(0, xr, xt + t, 0), c, p.silu ? arith::silu<S>(acc) : acc);
+  }
+  if (p.write_state) advance(p, 0, slot, T, c, old, [&](int64_t t) { return p.x.at(0, xr, xt + t, 0); });
+}
+
+__global__ void __launch_bounds__(kThreads)
+    conv_accepted(const __grid_constant__ ConvParams p, const __grid_constant__ Layers layers) {
+  const int64_t blocks = (p.channels + kThreads - 1) / kThreads;
+  const int64_t row = blockIdx.x / blocks % p.rows, layer_index = blockIdx.x / blocks / p.rows;
+  const int64_t c = blockIdx.x % blocks * kThreads + threadIdx.x;
+  const RowStatus status = verdict_on_accepted(p, layers, row);
+  if (c == 0 && layer_index == 0 && p.row_status) p.row_status[row] = static_cast<int32_t>(status);
+  if (c >= p.channels || status != RowStatus::done) return;
+  const int64_t slot = p.slot_ids[row], dst = p.destination(row), accepted = p.num_accepted[row];
+  const int64_t layer = layers(layer_index);
+  if (accepted == 0 && dst == slot) return;
+  uint32_t old[kTaps];
+  load_window(p, layer, slot, c, old);
+  const auto input = [&](int64_t t) { return p.ring.at(layer, slot, t, 0); };
+  if (const int64_t target = p.track_slot(row); target >= 0) {
+    advance(p, layer, target, p.track_steps[row] + 1, c, old, input);
+  }
+  advance(p, layer, dst, accepted, c, old, input);
+}
+
+}  // namespace
+
+Status conv(const ConvParams& p) {
+  const int64_t blocks = p.rows * ((p.channels + kThreads - 1) / kThreads);
+  if (blocks == 0) return {};
+  RINGFOLD_RETURN_IF_ERROR(check_grid(blocks));
+  conv_window<<<static_cast<unsigned>(blocks), kThreads, 0, static_cast<cudaStream_t>(p.stream)>>>(p);
+  return check(cudaGetLastError(), "conv");
+}
+
+Status conv_commit(const ConvParams& p) {
+  const int64_t blocks = p.layers * p.rows * ((p.channels + kThreads - 1) / kThreads);
+  if (blocks == 0) return {};
+  Layers layers;
+  RINGFOLD_RETURN_IF_ERROR(list_layers(p, &layers));
+  RINGFOLD_RETURN_IF_ERROR(check_grid(blocks));
+  conv_accepted<<<static_cast<unsigned>(blocks), kThreads, 0, static_cast<cudaStream_t>(p.stream)>>>(p, layers);
+  return check(cudaGetLastError(), "conv_commit");
+}
+
+}  // namespace ringfold::cuda

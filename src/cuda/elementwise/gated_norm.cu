@@ -1,0 +1,45 @@
+// One warp for each (token, head); lane c holds group c of V.
+#include "core/scalar_io.h"
+#include "cuda/common/launch.h"
+#include "cuda/common/warp.cuh"
+#include "cuda/elementwise/elementwise.h"
+
+namespace ringfold::cuda {
+namespace {
+
+using namespace detail;
+
+constexpr int kWarps = 4;
+
+__global__ void __launch_bounds__(kWarps * 32) norm(const __grid_constant__ NormParams p) {
+  const int lane = threadIdx.x % 32;
+  const int64_t task = static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.x / 32;
+  if (task >= p.tokens * p.heads) return;
+  const int64_t token = task / p.heads, h = task % p.heads;
+  const int v0 = lane * arith::kGroup, n = max(0, min(arith::kGroup, p.V - v0));
+  const std::byte *from = p.x.at(0, 0, token, h), *gate = p.z.at(0, 0, token, h);
+  std::byte* to = p.out.at(0, 0, token, h);
+  float x[arith::kGroup];
+#pragma unroll
+  for (int i = 0; i < arith::kGroup; ++i) x[i] = i < n ? load(p.x.dtype, from, v0 + i) : 0.0f;
+  const float sum = tree_to_all(group_sum(x, x, n), (p.V + arith::kGroup - 1) / arith::kGroup, lane);
+  const float r = arith::rms_divisor<S>(sum, static_cast<float>(p.V), p.eps);
+#pragma unroll
+  for (int i = 0; i < arith::kGroup; ++i) {
+    if (i >= n) continue;
+    const float z = load(p.z.dtype, gate, v0 + i), w = load(p.weight_dtype, p.weight, v0 + i);
+    store(p.out.dtype, to, v0 + i, arith::gated<S>(x[i], r, w, z, p.silu_gate));
+  }
+}
+
+}  // namespace
+
+Status gated_norm(const NormParams& p) {
+  const int64_t blocks = (p.tokens * p.heads + kWarps - 1) / kWarps;
+  if (blocks == 0) return {};
+  RINGFOLD_RETURN_IF_ERROR(check_grid(blocks));
+  norm<<<static_cast<unsigned>(blocks), kWarps * 32, 0, static_cast<cudaStream_t>(p.stream)>>>(p);
+  return check(cudaGetLastError(), "gated_norm");
+}
+
+}  // namespace ringfold::cuda

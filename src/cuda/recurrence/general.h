@@ -1,0 +1,12 @@
+// The recurrence for every shape, dtype and mode.
+#pragma once
+
+#include "core/implementation.h"
+
+namespace ringfold::cuda {
+
+/// Pieces that V is cut into.
+int general_v_parts(int64_t heads, int64_t V, int sms);
+Status general_recurrence(const detail::RecurrenceParams& p);
+
+}  // namespace ringfold::cuda
