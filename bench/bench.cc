@@ -1,91 +1,181 @@
 #include "bench/bench.h"
 
-#include <algorithm>
-#include <chrono>
+#include <fmt/format.h>
 
-#include "bench/cases.h"
+#include <algorithm>
+#include <memory>
+#include <optional>
+
+#include "bench/check_case.h"
+#include "bench/timer.h"
+#include "core/check_view.h"
 
 namespace ringfold::bench {
 namespace {
 
-using Clock = std::chrono::steady_clock;
+/// Sets the number of threads, and puts back what it was.
+class ThreadSetting {
+ public:
+  explicit ThreadSetting(int threads) : threads_(threads), before_(num_threads()) {
+    if (threads_ > 0) set_num_threads(threads_);
+  }
+  ~ThreadSetting() {
+    if (threads_ > 0) set_num_threads(before_);
+  }
+  ThreadSetting(const ThreadSetting&) = delete;
+  ThreadSetting& operator=(const ThreadSetting&) = delete;
 
-double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
-
-// Median microseconds of three alternatives, timed in turns so that all see the same machine.
-struct Medians {
-  double call = 0, bytes = 0, fma = 0;
+ private:
+  int threads_, before_;
 };
 
-double median(std::vector<double>& v) {
-  std::nth_element(v.begin(), v.begin() + v.size() / 2, v.end());
-  return v[v.size() / 2];
+std::vector<Case> wanted_cases(const Options& options) {
+  std::vector<Case> cases = standard_cases(options.device);
+  if (options.filters.empty()) return cases;
+  std::erase_if(cases, [&](const Case& c) {
+    return std::none_of(options.filters.begin(), options.filters.end(),
+                        [&](const std::string& f) { return c.key.find(f) != std::string::npos; });
+  });
+  return cases;
 }
 
-constexpr size_t kLeastSamples = 15;
-// Enough bytes of state that a call's slots have left every cache before they come round again.
-constexpr int64_t kRotate = 256 << 20;
+bool same_shape(const Desc& a, const Desc& b) {
+  return a.kind == b.kind && a.state_dtype == b.state_dtype && a.act_dtype == b.act_dtype && a.H == b.H &&
+         a.HV == b.HV && a.K == b.K && a.V == b.V;
+}
 
-Status measure(Rig& rig, std::string_view impl, const Plan& plan, const Options& options, Medians* medians) {
-  std::vector<double> call, bytes, fma;
-  const bool writes = plan.bytes_written >= plan.bytes_read / 2;
-  const auto start = Clock::now();
-  while (call.size() < kLeastSamples || seconds_since(start) < options.seconds_per_row) {
-    auto at = Clock::now();
-    if (Status s = rig.call(impl); !s.ok()) return s;
-    call.push_back(seconds_since(at) * 1e6);
-    const std::vector<Piece> pieces = rig.pieces();
-    at = Clock::now();
-    move_bytes(pieces, writes, options.threads);
-    bytes.push_back(seconds_since(at) * 1e6);
-    at = Clock::now();
-    multiply_add(plan.fmas, options.threads);
-    fma.push_back(seconds_since(at) * 1e6);
+Layout layout_of(const Case& c, const Timer& timer) {
+  Layout layout;
+  layout.desc = c.desc;
+  layout.layers = c.layers();
+  layout.sets = timer.sets(c);
+  layout.out = c.desc.act_dtype;
+  return layout;
+}
+
+/// What one case needs to run.
+struct Chosen {
+  Impls impls;
+  Work work;
+};
+
+/// explain(), with the reasons of the device's own implementations alone where none serves.
+Status ask(const Desc& desc, std::string_view impl, Explanation* explanation) {
+  const Status status = explain(desc, impl, explanation);
+  if (status.code() != Code::unsupported) return status;
+  const std::vector<std::string_view> own = implementations(desc.device);
+  std::string reasons;
+  for (const Candidate& c : explanation->candidates) {
+    if (std::find(own.begin(), own.end(), c.impl) == own.end() || c.serves) continue;
+    reasons += fmt::format("{}{}: {}", reasons.empty() ? "" : "; ", c.impl, c.reason);
   }
-  *medians = {median(call), median(bytes), median(fma)};
+  return reasons.empty() ? status : Status{Code::unsupported, reasons};
+}
+
+/// Chooses the implementations of a case and fills in what is known of its row before it runs. A whole step falls back
+/// to `exact` where `fast` is not served.
+Status choose(const Options& options, Case* c, Row* row, Chosen* chosen) {
+  Explanation call, fold;
+  Status status = ask(c->desc, options.impl, &call);
+  if (status.code() == Code::unsupported && c->fold && c->desc.numerics == Numerics::fast) {
+    c->desc.numerics = Numerics::exact;
+    status = ask(c->desc, options.impl, &call);
+  }
+  row->key = c->key;
+  row->desc = c->desc;
+  RINGFOLD_RETURN_IF_ERROR(status);
+  const Plan& p = call.plan;
+  chosen->impls.call = row->impl = p.impl;
+  row->threads = p.threads;
+  chosen->work = {p.bytes_read, p.bytes_written, p.fmas};
+  if (c->fold) {
+    RINGFOLD_RETURN_IF_ERROR(ask(*c->fold, options.impl, &fold));
+    const Plan& f = fold.plan;
+    const int64_t L = c->layers();
+    chosen->impls.fold = f.impl;
+    chosen->work = {L * p.bytes_read + f.bytes_read, L * p.bytes_written + f.bytes_written, L * p.fmas + f.fmas};
+  }
+  row->bytes = static_cast<double>(chosen->work.bytes_read + chosen->work.bytes_written);
+  if (c->fold) row->bytes /= static_cast<double>(c->layers());
   return {};
 }
 
-bool wanted(const Options& options, const std::string& key) {
-  return options.filters.empty() || std::any_of(options.filters.begin(), options.filters.end(),
-                                                [&](const std::string& f) { return key.find(f) != std::string::npos; });
+/// The run's state: one set of tensors at a time.
+class Runner {
+ public:
+  Runner(const std::vector<Case>& cases, Timer* timer)
+      : cases_(cases), timer_(*timer), tensors_(cases.front().desc.device, timer->stream()) {}
+
+  Status time(const Case& c, const Chosen& chosen, Row* row) {
+    RINGFOLD_RETURN_IF_ERROR(provide(c.desc));
+    Rig rig(c, layout_of(c, timer_), chosen.impls, &tensors_);
+    RINGFOLD_RETURN_IF_ERROR(rig.prepare());
+    RINGFOLD_RETURN_IF_ERROR(check_case(rig, &row->failed));
+    return row->failed.empty() ? timer_.measure(rig, chosen.work, row) : Status{};
+  }
+
+ private:
+  /// Tensors large enough for all cases of this shape.
+  Status provide(const Desc& shape) {
+    if (held_ && same_shape(*held_, shape)) return {};
+    held_.reset();
+    std::vector<Layout> layouts;
+    for (const Case& c : cases_) {
+      if (same_shape(c.desc, shape)) layouts.push_back(layout_of(c, timer_));
+    }
+    RINGFOLD_RETURN_IF_ERROR(tensors_.allocate(layouts, true));
+    held_ = shape;
+    return {};
+  }
+
+  const std::vector<Case>& cases_;
+  Timer& timer_;
+  Tensors tensors_;
+  std::optional<Desc> held_;
+};
+
+Status make_timer(const Options& options, std::unique_ptr<Timer>* timer) {
+  if (options.device == Device::cuda) {
+#if defined(RINGFOLD_CUDA)
+    return cuda_timer(options, timer);
+#else
+    return {Code::unsupported, "this build has no CUDA backend; use device cpu"};
+#endif
+  }
+  *timer = cpu_timer(options);
+  return {};
+}
+
+bool is_skip(const Status& status) {
+  return status.code() == Code::unsupported || status.code() == Code::out_of_memory;
 }
 
 }  // namespace
 
 Status run(const Options& options, std::vector<Row>* rows) {
-  const int before = num_threads();
-  std::vector<Case> cases;
-  for (const Case& c : standard_cases()) {
-    if (wanted(options, c.key)) cases.push_back(c);
-  }
+  const std::vector<Case> cases = wanted_cases(options);
   if (cases.empty()) return {Code::not_found, "filter: no benchmark's key contains it (list them)"};
-  if (options.threads > 0) set_num_threads(options.threads);
-  Status status;
-  for (const Case& c : cases) {
+  const ThreadSetting threads(options.threads);
+  std::unique_ptr<Timer> timer;
+  std::optional<Runner> runner;
+  if (!options.list_only) {
+    RINGFOLD_RETURN_IF_ERROR(make_timer(options, &timer));
+    runner.emplace(cases, timer.get());
+  }
+  for (Case c : cases) {
     Row row;
-    row.key = c.key;
-    row.desc = c.desc;
-    Explanation explanation;
-    if (status = explain(c.desc, options.impl, &explanation); !status.ok()) break;
-    row.impl = explanation.plan.impl;
-    row.threads = explanation.plan.threads;
-    row.bytes = static_cast<double>(explanation.plan.bytes_read + explanation.plan.bytes_written);
-    if (!options.list_only) {
-      if (status = check_case(c.desc, row.impl); !status.ok()) break;
-      Rig rig(c.desc, kRotate);
-      Medians m;
-      if (status = measure(rig, row.impl, explanation.plan, options, &m); !status.ok()) break;
-      row.us = m.call;
-      row.bytes_twin_us = m.bytes;
-      row.fma_twin_us = m.fma;
-      row.ratio = std::max(m.bytes, m.fma) / m.call;
+    Chosen chosen;
+    Status status = choose(options, &c, &row, &chosen);
+    if (status.ok() && runner) status = runner->time(c, chosen, &row);
+    if (is_skip(status)) {
+      row.skipped = status.message();
+    } else if (!status.ok()) {
+      return status;
     }
     rows->push_back(row);
     if (options.progress) options.progress(static_cast<int>(rows->size()), static_cast<int>(cases.size()), row);
   }
-  if (options.threads > 0) set_num_threads(before);
-  return status;
+  return {};
 }
 
 }  // namespace ringfold::bench

@@ -1,5 +1,5 @@
-// Benchmarks with twins: each row is timed beside a kernel that moves the same bytes, and one that does the same number
-// of multiply-adds from registers, in the same run. The ratio is slower twin / kernel.
+// Benchmarks with twins: each row is timed beside a kernel that moves the same bytes and, on the CPU, one that does the
+// same number of multiply-adds from registers, in the same run. The ratio is slower twin / kernel.
 #pragma once
 
 #include <functional>
@@ -11,18 +11,23 @@
 namespace ringfold::bench {
 
 struct Row {
-  std::string key;  ///< "verify_exact_gdn_f32_t4_b16_h16x32"
+  std::string key;  ///< "verify_exact_gdn_f32_t4_b16_h16x32" on the CPU, "verify_exact_gdn_f32_t4_b8" on CUDA
   std::string impl;
   Desc desc;
   int threads = 0;
   double us = 0;             ///< median of one call
+  double min_us = 0;         ///< the fastest one
   double bytes = 0;          ///< moved per call (states, rings, inputs, outputs)
   double bytes_twin_us = 0;  ///< twin that moves the same bytes
-  double fma_twin_us = 0;    ///< twin that does the same number of multiply-adds from registers
+  double fma_twin_us = 0;    ///< CPU: twin that does the same number of multiply-adds from registers
   double ratio = 0;          ///< max of the twins / us
+  std::string twin;          ///< CUDA: the launch shape that was the fastest, "256 threads x 8 loads"
+  std::string skipped;       ///< why nothing was timed: nothing serves it, or not enough memory
+  std::string failed;        ///< how its results differ from the reference's; not timed then
 };
 
 struct Options {
+  Device device = Device::cpu;
   std::vector<std::string> filters;  ///< run rows whose key contains one of these; empty: the standard set
   std::string impl;                  ///< force an implementation
   int threads = 0;                   ///< 0: all
@@ -31,7 +36,9 @@ struct Options {
   std::function<void(int done, int total, const Row& last)> progress;
 };
 
-/// Each row's outputs and states are checked against the plain reference before it is timed; a mismatch is an error.
+/// Each row's outputs and states are checked against the plain reference before it is timed. A row that differs has
+/// `failed` set, one that cannot run `skipped`, and the others go on. Any other error ends the run; `rows` holds what
+/// was done until then.
 Status run(const Options& options, std::vector<Row>* rows);
 
 }  // namespace ringfold::bench

@@ -2,61 +2,40 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <cstring>
-
-#include "core/scalar_io.h"
-
 namespace ringfold::bench {
 namespace {
 
-uint64_t mix(uint64_t x) {
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
-  return x ^ (x >> 31);
+struct Shape {
+  MixerKind kind;
+  int64_t H, HV;
+};
+
+constexpr DType kStates[] = {DType::f32, DType::bf16};
+
+Desc describe(Device device, Op op, const Shape& s, DType state, int64_t T, int64_t B) {
+  Desc d;
+  d.op = op;
+  d.device = device;
+  d.kind = s.kind;
+  d.state_dtype = state;
+  d.act_dtype = DType::bf16;
+  d.H = s.H, d.HV = s.HV, d.K = d.V = 128;
+  d.rows = B, d.window = T;
+  return d;
 }
 
-// Uniform in (-1, 1).
-float noise(uint64_t i) {
-  return static_cast<float>(static_cast<int32_t>(mix(i * 0x9e3779b97f4a7c15u) >> 32)) * 0x1p-31f;
-}
-
-std::vector<std::byte> filled(DType type, int64_t n, float scale, uint64_t seed) {
-  std::vector<std::byte> bytes(n * size_of(type));
-  for (int64_t i = 0; i < n; ++i) detail::store(type, bytes.data(), i, scale * noise(seed * 0x100000001u + i));
-  return bytes;
-}
-
-std::vector<float> filled(int64_t n, float scale, float shift, uint64_t seed) {
-  std::vector<float> values(n);
-  for (int64_t i = 0; i < n; ++i) values[i] = shift + scale * noise(seed * 0x100000001u + i);
-  return values;
-}
-
-}  // namespace
-
-std::vector<Case> standard_cases() {
-  struct Shape {
-    MixerKind kind;
-    int64_t H, HV;
-  };
+std::vector<Case> cpu_cases() {
   const Shape shapes[] = {
       {MixerKind::gdn, 16, 32}, {MixerKind::gdn, 16, 48}, {MixerKind::kda, 32, 32}, {MixerKind::kda, 12, 12}};
   std::vector<Case> cases;
   const auto add = [&](Op op, const Shape& s, DType state, int64_t T, int64_t B) {
-    Desc d;
-    d.op = op;
-    d.kind = s.kind;
-    d.state_dtype = state;
-    d.act_dtype = DType::bf16;
-    d.H = s.H, d.HV = s.HV, d.K = d.V = 128;
-    d.rows = B, d.window = T;
     const std::string name = op == Op::verify ? "verify_exact" : to_string(op);
-    cases.push_back(
-        {fmt::format("{}_{}_{}_t{}_b{}_h{}x{}", name, to_string(s.kind), to_string(state), T, B, s.H, s.HV), d});
+    cases.push_back({fmt::format("{}_{}_{}_t{}_b{}_h{}x{}", name, to_string(s.kind), to_string(state), T, B, s.H, s.HV),
+                     describe(Device::cpu, op, s, state, T, B),
+                     {}});
   };
   for (const Shape& s : shapes) {
-    for (const DType state : {DType::f32, DType::bf16}) {
+    for (const DType state : kStates) {
       for (const int64_t B : {1, 4, 16, 64}) {
         add(Op::decode, s, state, 1, B);
         for (const int64_t T : {1, 2, 4, 8}) add(Op::verify, s, state, T, B);
@@ -70,107 +49,82 @@ std::vector<Case> standard_cases() {
   return cases;
 }
 
-Rig::Rig(const Desc& desc, int64_t state_bytes) : desc_(desc) {
-  const Desc& d = desc_;
-  const int64_t tokens = d.rows * d.window, gates = d.kind == MixerKind::kda ? d.K : 1;
-  const int64_t call_bytes = d.rows * d.HV * d.V * d.K * static_cast<int64_t>(size_of(d.state_dtype));
-  sets_ = std::max<int64_t>(1, state_bytes / call_bytes);
-  const int64_t slots = sets_ * d.rows;
-  // States are expensive to draw: one slot is drawn and copied.
-  const std::vector<std::byte> one = filled(d.state_dtype, d.HV * d.V * d.K, 0.1f, 1);
-  state_.resize(slots * one.size());
-  for (int64_t s = 0; s < slots; ++s) std::memcpy(state_.data() + s * one.size(), one.data(), one.size());
-  q_ = filled(d.act_dtype, tokens * d.H * d.K, 1, 2);
-  k_ = filled(d.act_dtype, tokens * d.H * d.K, 1, 3);
-  v_ = filled(d.act_dtype, tokens * d.HV * d.V, 1, 4);
-  a_ = filled(d.act_dtype, tokens * d.HV * gates, 2, 5);
-  b_ = filled(d.act_dtype, tokens * d.HV, 2, 6);
-  out_.resize(tokens * d.HV * d.V * size_of(d.act_dtype));
-  A_log_ = filled(d.HV, 1, 0, 7);
-  dt_bias_ = filled(d.HV * gates, 1, 0, 8);
-  ring_k_ = filled(d.act_dtype, slots * d.window * d.H * d.K, 1, 9);
-  ring_v_ = filled(d.act_dtype, slots * d.window * d.HV * d.V, 1, 10);
-  ring_g_ = filled(slots * d.window * d.HV * gates, 0.5f, -0.5f, 11);
-  ring_beta_ = filled(slots * d.window * d.HV, 0.5f, 0.5f, 12);
-  slots_.resize(slots);
-  // A set's slots lie scattered over the pool.
-  for (int64_t i = 0; i < slots; ++i) slots_[i] = static_cast<int32_t>(i % d.rows * sets_ + i / d.rows);
-  accepted_.assign(d.rows, static_cast<int32_t>(d.window));
-}
-
-Status Rig::call(std::string_view impl) {
-  const Desc& d = desc_;
-  const int64_t set = next_++ % sets_, B = d.rows, T = d.window, slots = sets_ * B;
-  const TensorView state(state_.data(), d.state_dtype, {slots, d.HV, d.V, d.K});
-  const TensorView out(out_.data(), d.act_dtype, {B, T, d.HV, d.V});
-  const bool kda = d.kind == MixerKind::kda;
-  const TensorView slot_ids(slots_.data() + set * d.rows, DType::i32, {B});
-  Ring ring{TensorView(ring_k_.data(), d.act_dtype, {slots, T, d.H, d.K}),
-            TensorView(ring_v_.data(), d.act_dtype, {slots, T, d.HV, d.V}),
-            kda ? TensorView(ring_g_.data(), DType::f32, {slots, T, d.HV, d.K})
-                : TensorView(ring_g_.data(), DType::f32, {slots, T, d.HV}),
-            TensorView(ring_beta_.data(), DType::f32, {slots, T, d.HV})};
-  if (d.op == Op::fold) {
-    FoldArgs args;
-    args.state = state;
-    args.ring = ring;
-    args.slot_ids = slot_ids;
-    args.num_accepted = TensorView(accepted_.data(), DType::i32, {B});
-    args.impl = impl;
-    return fold(args);
+/// The rows of one shape and state dtype. `name` is what keys have in common, "gdn_f32"; `suffix` names a shape that is
+/// not the kind's usual one.
+class CudaCases {
+ public:
+  CudaCases(const Shape& shape, DType state, std::string suffix, std::vector<Case>* cases)
+      : shape_(shape), state_(state), suffix_(std::move(suffix)), cases_(cases) {
+    name_ = fmt::format("{}_{}", to_string(shape.kind), to_string(state));
   }
-  VerifyArgs args;
-  args.mixer.kind = d.kind;
-  args.mixer.A_log = TensorView(A_log_.data(), DType::f32, {d.HV});
-  args.mixer.dt_bias =
-      kda ? TensorView(dt_bias_.data(), DType::f32, {d.HV, d.K}) : TensorView(dt_bias_.data(), DType::f32, {d.HV});
-  if (kda) args.mixer.lower_bound = -5.0f;
-  args.window.q = TensorView(q_.data(), d.act_dtype, {B, T, d.H, d.K});
-  args.window.k = TensorView(k_.data(), d.act_dtype, {B, T, d.H, d.K});
-  args.window.v = TensorView(v_.data(), d.act_dtype, {B, T, d.HV, d.V});
-  args.window.a =
-      kda ? TensorView(a_.data(), d.act_dtype, {B, T, d.HV, d.K}) : TensorView(a_.data(), d.act_dtype, {B, T, d.HV});
-  args.window.b = TensorView(b_.data(), d.act_dtype, {B, T, d.HV});
-  args.window.slot_ids = slot_ids;
-  args.state = state;
-  args.out = out;
-  args.impl = impl;
-  if (d.op == Op::verify) {
-    args.ring = ring;
-    return verify(args);
-  }
-  DecodeArgs decode_args;
-  decode_args.mixer = args.mixer;
-  decode_args.window = args.window;
-  decode_args.state = args.state;
-  decode_args.out = args.out;
-  decode_args.impl = impl;
-  return decode(decode_args);
-}
 
-std::vector<Piece> Rig::pieces() {
-  const int64_t set = next_++ % sets_;
-  const int64_t head = desc_.V * desc_.K * static_cast<int64_t>(size_of(desc_.state_dtype));
-  std::vector<Piece> pieces;
-  for (int64_t r = 0; r < desc_.rows; ++r) {
-    for (int64_t h = 0; h < desc_.HV; ++h) {
-      pieces.push_back({state_.data() + (slots_[set * desc_.rows + r] * desc_.HV + h) * head, head});
+  void verify(int64_t T, int64_t B, Numerics numerics) {
+    Desc d = describe(Device::cuda, Op::verify, shape_, state_, T, B);
+    d.numerics = numerics;
+    cases_->push_back({fmt::format("verify_{}_{}_t{}_b{}{}", to_string(numerics), name_, T, B, suffix_), d, {}});
+  }
+  void verify(int64_t T, int64_t B) {
+    for (const Numerics numerics : {Numerics::fast, Numerics::exact}) verify(T, B, numerics);
+  }
+  void decode(int64_t B) {
+    cases_->push_back(
+        {fmt::format("decode_{}_b{}", name_, B), describe(Device::cuda, Op::decode, shape_, state_, 1, B), {}});
+  }
+  void fold(int64_t B, int64_t layers) {
+    Desc d = describe(Device::cuda, Op::fold, shape_, state_, 4, B);
+    d.layers = layers;
+    cases_->push_back({fmt::format("{}_{}_b{}", layers > 1 ? "foldall" : "fold", name_, B), d, {}});
+  }
+  void step(int64_t T, int64_t accepted, int64_t B) {
+    Desc fold = describe(Device::cuda, Op::fold, shape_, state_, accepted, B);
+    fold.layers = kLayers;
+    Desc d = describe(Device::cuda, Op::verify, shape_, state_, T, B);
+    d.numerics = Numerics::fast;
+    cases_->push_back({fmt::format("step_on_commit_{}_t{}_b{}", name_, T, B), d, fold});
+  }
+
+  static constexpr int64_t kLayers = 8;
+
+ private:
+  Shape shape_;
+  DType state_;
+  std::string suffix_, name_;
+  std::vector<Case>* cases_;
+};
+
+std::vector<Case> cuda_cases() {
+  std::vector<Case> all;
+  for (const Shape& s : {Shape{MixerKind::gdn, 16, 32}, Shape{MixerKind::kda, 32, 32}}) {
+    for (const DType state : kStates) {
+      CudaCases cases(s, state, "", &all);
+      for (const int64_t B : {1, 8, 32, 128, 256}) {
+        for (const int64_t T : {1, 2, 4, 8}) cases.verify(T, B);
+        cases.fold(B, 1);
+        cases.decode(B);
+      }
+      cases.verify(16, 256, Numerics::fast);
+      for (const int64_t B : {1, 32}) cases.fold(B, CudaCases::kLayers);
+      for (const int64_t B : {1, 32, 256}) {
+        cases.step(4, 3, B);
+        cases.step(8, 5, B);
+      }
     }
   }
-  return pieces;
+  for (const DType state : kStates) {
+    CudaCases k3({MixerKind::kda, 12, 12}, state, "_h12x12", &all);
+    for (const int64_t B : {1, 8, 32, 128, 256}) k3.verify(8, B);
+    CudaCases qwen({MixerKind::gdn, 16, 64}, state, "_h16x64", &all);
+    for (const int64_t B : {1, 8, 32, 128, 256}) qwen.verify(4, B);
+  }
+  return all;
 }
 
-Status check_case(const Desc& desc, std::string_view impl) {
-  Desc small = desc;
-  small.rows = std::min<int64_t>(2, desc.rows);
-  Rig judged(small, 0), reference(small, 0);
-  if (Status s = judged.call(impl); !s.ok()) return s;
-  if (Status s = reference.call("reference"); !s.ok()) return s;
-  if (judged.state() != reference.state())
-    return {Code::internal, fmt::format("{}: the state differs from the reference's", to_string(desc))};
-  if (judged.out() != reference.out())
-    return {Code::internal, fmt::format("{}: the outputs differ from the reference's", to_string(desc))};
-  return {};
+}  // namespace
+
+int64_t Case::state_bytes() const {
+  return layers() * desc.rows * desc.HV * desc.V * desc.K * static_cast<int64_t>(size_of(desc.state_dtype));
 }
+
+std::vector<Case> standard_cases(Device device) { return device == Device::cpu ? cpu_cases() : cuda_cases(); }
 
 }  // namespace ringfold::bench

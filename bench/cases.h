@@ -1,47 +1,33 @@
-// Which shapes are benchmarked, and one benchmark's tensors.
+// Which rows are benchmarked.
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
-#include "bench/twins.h"
-#include "ringfold/ringfold.h"
+#include "ringfold/registry.h"
 
 namespace ringfold::bench {
 
-/// A row to be measured: its key and its description.
+/// A row to be measured: its key and its description. A fold takes `window` rows of a ring.
 struct Case {
   std::string key;
   Desc desc;
+  /// The second half of a whole step: `desc` is called on each of `fold->layers` layers, then this once for all of
+  /// them, taking `fold->window` of the `desc.window` rows recorded. Times are those of one layer.
+  std::optional<Desc> fold;
+
+  int64_t layers() const { return fold ? fold->layers : desc.layers; }
+  /// Bytes of state that one call touches.
+  int64_t state_bytes() const;
 };
 
-/// decode, verify and fold at the shapes of Qwen3.5-35B (16/32), 27B (16/48), Kimi-Linear (32/32) and K3 at TP8
-/// (12/12), K = V = 128.
-std::vector<Case> standard_cases();
-
-/// The tensors of one case, with random contents and enough slots that consecutive calls find nothing in the cache.
-class Rig {
- public:
-  /// `state_bytes`: the least size of all slots' states together; at least one call's slots are made.
-  Rig(const Desc& desc, int64_t state_bytes);
-
-  /// One call, on the next set of slots.
-  Status call(std::string_view impl);
-  /// The memory that the next call would touch, moving on as call() does.
-  std::vector<Piece> pieces();
-  const std::vector<std::byte>& state() const { return state_; }
-  const std::vector<std::byte>& out() const { return out_; }
-
- private:
-  Desc desc_;
-  int64_t sets_ = 1, next_ = 0;
-  std::vector<std::byte> state_, q_, k_, v_, a_, b_, out_, ring_k_, ring_v_;
-  std::vector<float> A_log_, dt_bias_, ring_g_, ring_beta_;
-  std::vector<int32_t> slots_, accepted_;
-};
-
-/// Runs `impl` and the plain reference on up to two rows of the case and compares outputs and states byte for byte.
-Status check_case(const Desc& desc, std::string_view impl);
+/// On the CPU: decode, verify and fold at the shapes of Qwen3.5-35B (16/32), 27B (16/48), Kimi-Linear (32/32) and K3 at
+/// TP8 (12/12), K = V = 128.
+/// On CUDA: the same operations of GDN 16/32 and KDA 32/32 over larger batches, `exact` and `fast`, folds of eight
+/// layers in one launch, whole steps, and verify at the shapes of K3 at TP8 and of Qwen3.5-122B (16/64). Cases of one
+/// shape follow each other.
+std::vector<Case> standard_cases(Device device);
 
 }  // namespace ringfold::bench

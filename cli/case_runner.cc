@@ -3,8 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstring>
 
+#include "check/mirror.h"
+#include "check/support.h"
 #include "cli/commands.h"
 #include "ringfold/commit.h"
 #include "ringfold/registry.h"
@@ -16,15 +17,6 @@ CaseTensor zeros(DType dtype, std::vector<int64_t> shape) {
   size_t bytes = size_of(dtype);
   for (int64_t size : shape) bytes *= static_cast<size_t>(size);
   return CaseTensor(dtype, std::move(shape), std::vector<std::byte>(bytes));
-}
-
-/// Copies between views of one shape and dtype whose innermost stride is 1.
-void copy_elements(const TensorView& from, const TensorView& to) {
-  if (from.rank > 1) {
-    for (int64_t i = 0; i < from.shape[0]; ++i) copy_elements(from.at(i), to.at(i));
-  } else if (from.shape[0] > 0) {
-    std::memcpy(to.data, from.data, static_cast<size_t>(from.shape[0]) * size_of(from.dtype));
-  }
 }
 
 std::vector<int64_t> shape_of(const TensorView& view) { return {view.shape.begin(), view.shape.begin() + view.rank}; }
@@ -115,13 +107,15 @@ class Runner {
 
   /// All slots acquired; handles_[id] is the handle of slot id.
   void create_pool() {
-    require(Pool::create(case_.pool, &pool_), where_);
+    PoolConfig config = case_.pool;
+    config.device = options_.device;
+    require(Pool::create(config, &pool_), where_);
     std::vector<Slot> acquired(static_cast<size_t>(case_.pool.slots));
     require(pool_->acquire(acquired), where_);
     handles_.resize(acquired.size());
     for (const Slot& slot : acquired) handles_[static_cast<size_t>(slot.id)] = slot;
     const TensorView state = pool_->state();
-    copy_elements(case_.state.view(), case_.layered ? state : state.at(0));
+    check::copy(case_.state.view(), case_.layered ? state : state.at(0));
   }
 
   TensorView layer_of(const CaseTensor& tensor, int64_t layer) const {
@@ -183,13 +177,13 @@ class Runner {
       if (step.op == StepOp::decode) {
         DecodeArgs args;
         fill(step, out, layer, &args);
-        require(decode(args), where());
+        require(check::mirrored::decode(args), where());
         continue;
       }
       VerifyArgs args;
       fill(step, out, layer, &args);
       if (!states.absent()) args.snapshots = tokens_of(step, states, layer);
-      require(verify(args), where());
+      require(check::mirrored::verify(args), where());
     }
     emit(fmt::format("{}.o", index_), std::move(out));
     if (!states.absent()) emit(fmt::format("{}.states", index_), std::move(states));
@@ -203,7 +197,7 @@ class Runner {
     args.track_steps = step.track_steps.view();
     args.row_status = status_.view();
     args.impl = options_.impl;
-    require(commit(*pool_, args), where());
+    require(check::mirrored::commit(*pool_, args), where());
   }
 
   RowStatus judge_slot(int32_t slot) const {
@@ -256,7 +250,7 @@ class Runner {
   void emit_view(std::string name, const TensorView& all) {
     const TensorView view = case_.layered ? all : all.at(0);
     CaseTensor tensor = zeros(view.dtype, shape_of(view));
-    copy_elements(view, tensor.view());
+    check::copy(view, tensor.view());
     emit(std::move(name), std::move(tensor));
   }
 

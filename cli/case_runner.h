@@ -1,4 +1,5 @@
-// Executes a case on the public API: a pool whose slots are all acquired, one call per layer and step.
+// Executes a case on the public API: a pool whose slots are all acquired, one call per layer and step. On a device the
+// pool is there, and each call's other tensors are uploaded and downloaded.
 #pragma once
 
 #include <string>

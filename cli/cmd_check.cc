@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "check/check.h"
+#include "check/device.h"
 #include "cli/commands.h"
 #include "cli/progress.h"
 #include "ringfold/registry.h"
@@ -24,29 +25,37 @@ Examples:
   ringfold check                          all implementations, all lines, the whole grid
   ringfold check --quick                  a small grid, in seconds
   ringfold check --lines C4,C8 --impl reference
+  ringfold check --device cuda            those of the GPU alone
   ringfold check --quick --json           for a program
 Exit codes: 0 all lines hold, 1 a line failed.)";
 
 struct CheckCommand {
-  std::string impl = "all";
+  std::string impl = "all", device = "all";
   std::vector<std::string> lines;
   bool quick = false, json = false;
   int threads = 0;
 };
 
-/// Unknown names are refused before anything runs.
-void check_names(const CheckCommand& command) {
+/// What to check. Unknown names, and a device that is not there, are refused before anything runs.
+std::vector<std::string> checked_impls(const CheckCommand& command) {
   std::vector<std::string> known;
   for (const check::Line& line : check::lines()) known.emplace_back(line.id);
   for (const std::string& line : command.lines) {
     if (std::find(known.begin(), known.end(), line) != known.end()) continue;
     throw CommandError(fmt::format("--lines: expected some of {}, found '{}'", fmt::join(known, ","), line));
   }
-  const auto impls = implementations();
-  if (command.impl != "all" && std::find(impls.begin(), impls.end(), command.impl) == impls.end()) {
+  std::vector<std::string_view> impls = check::all_implementations();
+  if (command.device != "all") {
+    const Device device = *parse<Device>(command.device);
+    require(check::usable(device), "--device " + command.device);
+    impls = implementations(device);
+  }
+  if (command.impl == "all") return {impls.begin(), impls.end()};
+  if (std::find(impls.begin(), impls.end(), command.impl) == impls.end()) {
     throw CommandError(
         fmt::format("--impl: expected all or one of {}, found '{}'", fmt::join(impls, ", "), command.impl));
   }
+  return {command.impl};
 }
 
 nlohmann::json to_json(const check::Report& report) {
@@ -113,9 +122,8 @@ void print_notes(const check::Report& report) {
 }
 
 int run_command(const CheckCommand& command) {
-  check_names(command);
   check::Options options;
-  if (command.impl != "all") options.impls = {command.impl};
+  options.impls = checked_impls(command);
   options.lines = command.lines;
   options.level = command.quick ? check::Level::quick : check::Level::full;
   options.threads = command.threads;
@@ -145,6 +153,9 @@ void add_check(CLI::App& app, int* exit_code) {
   CLI::App* sub = app.add_subcommand("check", "Check the contract on this machine: implementation x line.");
   sub->footer(kFooter);
   sub->add_option("--impl", command->impl, "an implementation, or all")->capture_default_str();
+  sub->add_option("--device", command->device, "implementations of cpu, of cuda, or of all that is there")
+      ->check(CLI::IsMember({"cpu", "cuda", "all"}))
+      ->capture_default_str();
   sub->add_option("--lines", command->lines, "lines of the contract, separated by commas; all if absent")
       ->delimiter(',');
   sub->add_flag("--quick", command->quick, "a small grid");

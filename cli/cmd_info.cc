@@ -11,6 +11,7 @@
 #include <thread>
 
 #include "cli/commands.h"
+#include "cli/cuda_info.h"
 #include "ringfold/registry.h"
 
 namespace ringfold::cli {
@@ -48,7 +49,9 @@ std::vector<std::string> instruction_sets() {
 }
 
 void run_command(bool json) {
-  const std::vector<std::string_view> impls = implementations();
+  std::vector<std::string_view> impls = implementations(Device::cuda);
+  for (std::string_view name : implementations(Device::cpu)) impls.push_back(name);
+  const CudaInfo cuda = cuda_info();
   const std::string cpu = cpu_line({"model name", "CPU implementer"});
   const unsigned cores = std::thread::hardware_concurrency();
   const std::vector<std::string> sets = instruction_sets();
@@ -56,7 +59,13 @@ void run_command(bool json) {
     const nlohmann::json info = {
         {"version", version()},
         {"implementations", impls},
-        {"cuda", {{"built_in", false}, {"devices", nlohmann::json::array()}}},
+        {"cuda",
+         {{"built_in", cuda.built_in},
+          {"toolkit", cuda.toolkit},
+          {"architectures", cuda.architectures},
+          {"implementations", implementations(Device::cuda)},
+          {"devices", cuda.devices},
+          {"reason", cuda.reason}}},
         {"cpu", {{"name", cpu}, {"cores", cores}, {"instruction_sets", sets}}},
         {"threads", num_threads()},
         {"limits",
@@ -66,7 +75,13 @@ void run_command(bool json) {
   }
   fmt::print("ringfold {}\n", version());
   fmt::print("implementations   {} (best first)\n", fmt::join(impls, ", "));
-  fmt::print("CUDA              not in this build\n");
+  if (cuda.built_in) {
+    fmt::print("CUDA              toolkit {}, built for {}\n", cuda.toolkit, cuda.architectures);
+    for (const std::string& device : cuda.devices) fmt::print("CUDA device       {}\n", device);
+    if (!cuda.reason.empty()) fmt::print("CUDA device       none: {}\n", cuda.reason);
+  } else {
+    fmt::print("CUDA              not in this build\n");
+  }
   fmt::print("CPU               {}, {} cores\n", cpu.empty() ? "unknown" : cpu, cores);
   fmt::print("instruction sets  {}\n", fmt::join(sets, " "));
   fmt::print("threads           {}\n", num_threads());

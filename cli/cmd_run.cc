@@ -7,6 +7,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
+#include "check/device.h"
 #include "cli/case_runner.h"
 #include "cli/commands.h"
 #include "io/safetensors.h"
@@ -21,6 +22,7 @@ constexpr const char* kFooter =
 Examples:
   ringfold run case.safetensors -o out.safetensors
   ringfold run case.safetensors -o out.safetensors --impl reference --dump-ring
+  ringfold run case.safetensors -o out.safetensors --device cuda     the pool and all tensors on the GPU
   ringfold run case.safetensors -o out.safetensors --threads 1 --json)";
 
 struct RunCommand {
@@ -66,6 +68,7 @@ void run_command(const RunCommand& command) {
   if (command.threads > 0) set_num_threads(command.threads);
   RunOptions options;
   options.device = *parse<Device>(command.device);
+  require(check::usable(options.device), "--device " + command.device);
   options.impl = command.impl;
   options.dump_ring = command.dump_ring;
   std::error_code error;

@@ -79,7 +79,8 @@ ARROWS = [
     ("src/pool/", ["ringfold/", "core/", "pool/", "dispatch/judged.h"]),
     ("src/capi/", ["ringfold/", "capi/"]),
     ("src/io/", ["ringfold/", "io/"]),
-    ("src/check/", ["ringfold/", "check/", "ref/oracle.h"]),
+    ("src/check/", ["ringfold/", "check/", "ref/oracle.h", "core/check_view.h", "core/device_memory.h",
+                    "dispatch/select.h"]),
     ("engine/", ["ringfold/", "io/", "engine/", "core/parallel.h", "hwy/"]),
     # The twins convert as the kernels do and are compiled for the same instruction sets.
     ("bench/", ["ringfold/", "check/", "bench/", "core/parallel.h", "core/scalar_io.h", "cpu/targets.h", "hwy/"]),

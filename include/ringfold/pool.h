@@ -75,8 +75,8 @@ class Pool {
   PoolBytes bytes() const;
   int64_t free_slots() const;
 
-  /// The stream (cudaStream_t) of the calls below; null, as at first: the default stream. The caller orders it with the
-  /// streams of compute calls on the pool, and with the stream set before. A CPU pool ignores it.
+  /// The stream (cudaStream_t) of all calls that move or read slots; null, as at first: the default stream. The caller
+  /// orders it with the streams of compute calls on the pool, and with the stream set before. A CPU pool ignores it.
   void set_stream(void* stream);
 
   /// Takes a free slot: state, conv window, ring and cursors are zero, nothing is pending.

@@ -168,6 +168,16 @@ Sequence splice(const Config& c, const Sequence& truth, int64_t first, int64_t g
   return result;
 }
 
+/// 32 tokens, unless the implementation is a device's and made for shorter windows: then the window of the config.
+int64_t longest_chunk(const Judge& judge, const World& world, const Sequence& tokens) {
+  const int64_t most = std::min<int64_t>(kMaxWindow, tokens.tokens);
+  if (!judge.on_device()) return kMaxWindow;
+  const Store store = world.make_store();
+  Batch batch = world.batch(Layout::dense, {{&tokens, 0, most, world.slots[0]}});
+  const Status status = mirrored::decode(world.decode_args(store, 0, batch));
+  return status.code() == Code::unsupported ? world.config.window : kMaxWindow;
+}
+
 }  // namespace
 
 void batch_invariance(Judge& judge, const Config& config, std::string_view impl) {
@@ -252,9 +262,10 @@ void speculation_invariance(Judge& judge, const Config& config, std::string_view
     judge.ok(mirrored::fold(fold_args), "fold");
   }
   // And in chunks, as a prompt is taken: the longest that a call allows, then the rest.
+  const int64_t longest = longest_chunk(judge, world, truth[0]);
   const Store chunk = world.make_store();
-  for (int64_t first = 0; first < total; first += kMaxWindow) {
-    const int64_t count = std::min<int64_t>(kMaxWindow, total - first);
+  for (int64_t first = 0; first < total; first += longest) {
+    const int64_t count = std::min<int64_t>(longest, total - first);
     std::vector<Row> rows;
     for (size_t r = 0; r < truth.size(); ++r) rows.push_back({&truth[r], first, count, world.slots[r]});
     Batch batch = world.batch(config.layout, rows);

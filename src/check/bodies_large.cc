@@ -3,73 +3,112 @@
 
 #include <algorithm>
 #include <memory>
+#include <optional>
 
 #include "check/bodies.h"
 
 namespace ringfold::check {
 namespace {
 
-/// Address space of which only the touched pages exist.
+/// Memory of which only the ends of wide gaps are used: address space whose untouched pages do not exist, or, on a
+/// device, poisoned memory.
 class Sparse {
  public:
-  explicit Sparse(size_t bytes) : bytes_(bytes) {
+  Sparse(size_t bytes, Device device) : bytes_(bytes), device_(device) {
+    const std::string gib = std::to_string(bytes >> 30) + " GiB";
+    if (device != Device::cpu) {
+      block_.emplace(memory_of(device));
+      if (!block_->reserve(bytes).ok()) throw Skip{"no " + gib + " of device memory here"};
+      require(memory_of(device).fill(block_->data(), 0xFF, bytes, nullptr));
+      data_ = block_->data();
+      return;
+    }
     data_ = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (data_ == MAP_FAILED) throw Skip{"no address space of " + std::to_string(bytes >> 30) + " GiB here"};
+    if (data_ == MAP_FAILED) throw Skip{"no address space of " + gib + " here"};
   }
-  ~Sparse() { munmap(data_, bytes_); }
+  ~Sparse() {
+    if (device_ == Device::cpu) munmap(data_, bytes_);
+  }
   Sparse(const Sparse&) = delete;
   Sparse& operator=(const Sparse&) = delete;
   void* data() const { return data_; }
 
  private:
   size_t bytes_;
-  void* data_;
+  Device device_;
+  std::optional<DeviceBlock> block_;
+  void* data_ = nullptr;
 };
 
-/// The same tensor with its first dimension (of `view`) so far apart that the last entry lies past 2^31 elements.
-TensorView spread(const TensorView& view, const Sparse& memory, int64_t pitch) {
-  TensorView wide = view;
-  wide.data = memory.data();
-  wide.stride[0] = pitch;
-  for (int d = view.rank - 1, next = 1; d > 0; --d) {
-    wide.stride[d] = next;
-    next *= static_cast<int>(view.shape[d]);
+/// The same tensor elsewhere, with its first dimension so far apart that the last entry lies past 2^31 elements.
+class Spread {
+ public:
+  Spread(const TensorView& near, Device device)
+      : pitch_((int64_t{1} << 31) / (near.shape[0] - 2) + 7),
+        memory_(static_cast<size_t>((near.shape[0] - 1) * pitch_ + near.at(0).elements()) * size_of(near.dtype),
+                device) {
+    view_ = near;
+    view_.data = memory_.data();
+    view_.device = device;
+    view_.stride[0] = pitch_;
+    for (int64_t d = near.rank - 1, next = 1; d > 0; --d) {
+      view_.stride[d] = next;
+      next *= near.shape[d];
+    }
+    for (int64_t i = 0; i < near.shape[0]; ++i) copy(near.at(i), view_.at(i));
   }
-  copy(view, wide);
-  return wide;
-}
+  const TensorView& view() const { return view_; }
+  void same(Judge& judge, const TensorView& near, const std::string& what) const {
+    for (int64_t i = 0; i < near.shape[0]; ++i) judge.same(view_.at(i), near.at(i), what);
+  }
+  bool is_far() const { return (view_.shape[0] - 1) * pitch_ > (int64_t{1} << 31); }
 
-void huge_pitch(Judge& judge, const Config& config, std::string_view impl) {
+ private:
+  int64_t pitch_;
+  Sparse memory_;
+  TensorView view_;
+};
+
+constexpr int kTensors = 5;  // state, ring k, v, g, beta
+
+/// verify and fold with some of these tensors spread, against the same with none.
+void huge_pitch(Judge& judge, const Config& config, std::string_view impl, const std::vector<int>& which) {
   const World world(config, impl);
-  const Store store = world.make_store();
-  const int64_t slots = world.num_slots, pitch = (int64_t{1} << 31) / (slots - 2) + 7;
-  const Ring ring = store.ring(0);
-  const TensorView packed[] = {store.state(0), ring.k, ring.v, ring.g, ring.beta};
-  std::vector<TensorView> wide;
-  std::vector<std::unique_ptr<Sparse>> memory;
-  for (const TensorView& view : packed) {
-    memory.push_back(std::make_unique<Sparse>(static_cast<size_t>(slots * pitch) * size_of(view.dtype)));
-    wide.push_back(spread(view, *memory.back(), pitch));
+  const Store near = world.make_store(), far = world.make_store();
+  const Ring near_ring = near.ring(0), far_ring = far.ring(0);
+  const TensorView expected[kTensors] = {near.state(0), near_ring.k, near_ring.v, near_ring.g, near_ring.beta};
+  TensorView tensors[kTensors] = {far.state(0), far_ring.k, far_ring.v, far_ring.g, far_ring.beta};
+  std::vector<std::unique_ptr<Spread>> spread(kTensors);
+  for (int i : which) {
+    spread[i] = std::make_unique<Spread>(tensors[i], device_of(impl));
+    judge.that(spread[i]->is_far(), "the last slot does not lie past 2^31 elements");
+    tensors[i] = spread[i]->view();
   }
-  judge.that((slots - 1) * pitch > (int64_t{1} << 31), "the last slot does not lie past 2^31 elements");
-  Batch near = world.batch(0), far = world.batch(0);
-  world.verify(judge, store, 0, near);
-  VerifyArgs args = world.verify_args(store, 0, far);
-  args.state = wide[0];
-  args.ring = {wide[1], wide[2], wide[3], wide[4]};
+  const auto compare = [&](int i, const std::string& what) {
+    if (spread[i]) {
+      spread[i]->same(judge, expected[i], what);
+    } else {
+      judge.same(tensors[i], expected[i], what);
+    }
+  };
+  Batch batch = world.batch(0), far_batch = world.batch(0);
+  world.verify(judge, near, 0, batch);
+  VerifyArgs args = world.verify_args(far, 0, far_batch);
+  args.state = tensors[0];
+  args.ring = {tensors[1], tensors[2], tensors[3], tensors[4]};
   judge.ok(mirrored::verify(args), "verify on a sparse pool");
-  judge.same(far.out, near.out, "outputs of a pool past 2^31 elements");
-  for (int i = 1; i < 5; ++i) judge.same(wide[i], packed[i], "ring past 2^31 elements");
+  judge.same(far_batch.out, batch.out, "outputs of a pool past 2^31 elements");
+  for (int i = 1; i < kTensors; ++i) compare(i, "ring past 2^31 elements");
   std::vector<int32_t> counts;
   for (int64_t length : world.lengths) counts.push_back(static_cast<int32_t>(length));
   const RowBuffers ids(world.slots), accepted(counts);
-  FoldArgs fold_args = world.fold_args(store, ids, accepted);
-  fold_args.state = wide[0];
+  FoldArgs fold_args = world.fold_args(far, ids, accepted);
+  fold_args.state = tensors[0];
   fold_args.ring = args.ring;
   fold_args.pending = {};
   judge.ok(mirrored::fold(fold_args), "fold on a sparse pool");
-  world.fold(judge, store, world.slots, counts);
-  judge.same(wide[0], packed[0], "states past 2^31 elements");
+  world.fold(judge, near, world.slots, counts);
+  compare(0, "states past 2^31 elements");
 }
 
 /// More rows x heads than 16 bits count, each with its own values; against the same rows in small batches.
@@ -131,7 +170,11 @@ void many_rows(Judge& judge, const Config& base, std::string_view impl) {
 }  // namespace
 
 void large_offsets(Judge& judge, const Config& config, std::string_view impl) {
-  huge_pitch(judge, config, impl);
+  if (judge.on_device()) {  // what is spread is there, so one at a time
+    for (int i = 0; i < kTensors; ++i) huge_pitch(judge, config, impl, {i});
+  } else {
+    huge_pitch(judge, config, impl, {0, 1, 2, 3, 4});
+  }
   many_rows(judge, config, impl);
 }
 

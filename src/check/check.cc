@@ -72,7 +72,7 @@ Cell run_cell(const std::string& impl, const std::string& line, const Options& o
   cell.impl = impl;
   cell.line = line;
   const auto start = std::chrono::steady_clock::now();
-  std::vector<Config> grid = configs(line, options.level);
+  std::vector<Config> grid = configs(line, options.level, device_of(impl));
   if (grid.empty()) grid.emplace_back();  // an unknown line: run_line says so
   for (const Config& config : grid) {
     add(run_line(line, impl, config), options, &cell);
@@ -145,7 +145,9 @@ Report run(const Options& options) {
   }
   int64_t total = 0, done = 0;
   for (const std::string& line : wanted) {
-    total += static_cast<int64_t>(report.impls.size() * std::max<size_t>(configs(line, options.level).size(), 1));
+    for (const std::string& impl : report.impls) {
+      total += static_cast<int64_t>(std::max<size_t>(configs(line, options.level, device_of(impl)).size(), 1));
+    }
   }
   const int saved = num_threads();
   if (options.threads > 0) set_num_threads(options.threads);

@@ -57,7 +57,8 @@ std::span<const Line> lines();
 enum class Level : uint8_t { quick, full };
 
 /// The grid of one line. Lines that do not depend on shapes (C19 for example) have one point. Empty: unknown line.
-std::vector<Config> configs(std::string_view line, Level level);
+/// For a device the grid comes twice: the second time in shapes that kernels are made for.
+std::vector<Config> configs(std::string_view line, Level level, Device device = Device::cpu);
 
 enum class Verdict : uint8_t { pass, fail, skip };
 const char* to_string(Verdict verdict);

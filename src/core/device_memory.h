@@ -52,7 +52,7 @@ struct DeviceMemory {
   /// `rows` pieces of `bytes` each, `to_pitch` and `from_pitch` bytes apart.
   Status (*copy_rows)(void* to, size_t to_pitch, const void* from, size_t from_pitch, size_t bytes, size_t rows,
                       void* stream);
-  Status (*move_slots)(const SlotMoves& moves, void* stream);
+  Status (*move_slots)(const SlotMoves& moves, void* stream) = nullptr;
   Status (*synchronise)(void* stream);
 };
 

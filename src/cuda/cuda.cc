@@ -5,6 +5,7 @@
 #include "core/plan.h"
 #include "cuda/common/device.h"
 #include "cuda/elementwise/elementwise.h"
+#include "cuda/recurrence/exact.h"
 #include "cuda/recurrence/general.h"
 
 namespace ringfold::cuda {
@@ -32,7 +33,7 @@ Plan plan(const Desc& desc) {
 }  // namespace
 
 std::span<const Implementation> implementations() {
-  static const std::array list = {Implementation{
+  static const Implementation general = {
       .name = "cuda.general",
       .device = Device::cuda,
       .unavailable = unavailable,
@@ -43,7 +44,16 @@ std::span<const Implementation> implementations() {
       .conv_commit = conv_commit,
       .gated_norm = gated_norm,
       .consume = consume,
-  }};
+  };
+  static const auto tuned = [](std::string_view name, auto refusal, auto plan_of, auto recurrence) {
+    Implementation i = general;
+    i.name = name;
+    i.refusal = refusal;
+    i.plan = plan_of;
+    i.recurrence = recurrence;
+    return i;
+  };
+  static const std::array list = {tuned("cuda.exact", exact_refusal, exact_plan, exact_recurrence), general};
   return list;
 }
 

@@ -51,6 +51,12 @@ TEST(Fingerprints, DoNotDependOnTheImplementationButOnTheConfig) {
   EXPECT_NE(first, 0u);
   EXPECT_NE(first, fingerprint("reference", grid[1]));
   for (std::string_view impl : implementations()) EXPECT_EQ(fingerprint(impl, grid[0]), first) << impl;
+  for (std::string_view impl : implementations(Device::cuda)) {
+    for (const Config& c : grid) {
+      if (run_line("C9", impl, c).verdict == Verdict::skip) continue;  // a kernel that is made for other shapes
+      EXPECT_EQ(fingerprint(impl, c), fingerprint("reference", c)) << impl << " " << c.name();
+    }
+  }
   EXPECT_EQ(fingerprint("no-such", grid[0]), 0u);
 }
 

@@ -166,7 +166,7 @@ void Rig::run_layer(bool decode, int64_t layer, const Target& target, const std:
     if (!target.conv_pending.empty()) conv.pending = target.conv_pending[layer];
     if (options.with_status) conv.row_status = conv_status.view();
     conv.impl = options.impl;
-    const Status s = decode ? conv_decode(conv) : conv_verify(conv);
+    const Status s = decode ? check::mirrored::conv_decode(conv) : check::mirrored::conv_verify(conv);
     if (!s.ok() && result->status.ok()) result->status = s;
     if (result->trouble.empty()) result->trouble = conv_out.damage();
   }
@@ -189,12 +189,12 @@ void Rig::run_layer(bool decode, int64_t layer, const Target& target, const std:
   if (decode) {
     DecodeArgs args;
     common(args);
-    s = ringfold::decode(args);
+    s = check::mirrored::decode(args);
   } else {
     VerifyArgs args;
     common(args);
     args.ring = target.ring[layer];
-    s = ringfold::verify(args);
+    s = check::mirrored::verify(args);
   }
   if (!s.ok() && result->status.ok()) result->status = s;
   if (result->trouble.empty()) result->trouble = out.damage();

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "check/mirror.h"
 #include "check/support.h"
 #include "ringfold/ringfold.h"
 
@@ -91,7 +92,8 @@ class Rig {
   Buffer A_log_, dt_bias_, conv_weight_, conv_bias_;
 };
 
-/// One request decoded plainly, without pool, ring or drafts: what the pool has to reproduce bit for bit.
+/// One request decoded plainly on the CPU, without pool, ring or drafts: what a pool of any device has to reproduce bit
+/// for bit.
 class Plain {
  public:
   explicit Plain(const Rig& rig) : rig_(rig) {}

@@ -82,7 +82,8 @@ class Tracer {
 
   Rig rig_;
   Plain plain_;
-  std::string impl_;
+  std::string impl_, plain_impl_;
+  bool on_device_;  ///< refused rows without row_status are no error there, and a slot that comes twice is undefined
   Rng rng_;
   std::unique_ptr<Pool> pool_, second_;
   std::vector<Tenant> live_;

@@ -23,13 +23,19 @@ std::vector<Tracer::CommitRow> Tracer::random_commit_rows() {
   for (const Tenant& t : live_) {
     if (chance(t.window ? 60 : 8)) add(t);
   }
-  if (!live_.empty() && chance(6)) add(some_tenant());
+  if (!on_device_ && !live_.empty() && chance(6)) add(some_tenant());
   while (chance(25)) {
     const int32_t slot = hostile_row(0, false).first.slot;
     rows.push_back({.slot = slot, .accept = below(3), .track = below(slots + 1) - 1, .step = below(3) - 1});
   }
   std::vector<CommitRow> shuffled;
   for (int32_t i : rng_.permutation(static_cast<int64_t>(rows.size()))) shuffled.push_back(rows[i]);
+  if (!on_device_) return shuffled;
+  std::set<int32_t> written;
+  for (const CommitRow& row : shuffled) written.insert(row.slot);
+  for (CommitRow& row : shuffled) {
+    if (row.tracks() && !written.insert(row.track).second) row.track = -1;
+  }
   return shuffled;
 }
 
@@ -85,8 +91,8 @@ void Tracer::commit() {
   }
   if (with_status) args.row_status = TensorView(status.data(), DType::i32, {B});
   args.impl = impl_;
-  const Status s = ringfold::commit(*pool_, args);
-  if (any_refused && !with_status) {
+  const Status s = check::mirrored::commit(*pool_, args);
+  if (any_refused && !with_status && !on_device_) {
     counts_["refused call"]++;
     EXPECT_EQ(s.code(), Code::invalid_argument);
     return;
@@ -108,11 +114,11 @@ void Tracer::apply(const CommitRow& row) {
     counts_["tracked"]++;
     Tenant& snapshot = *find(row.track);
     snapshot.plain = t.plain;
-    plain_.decode(&snapshot.plain, prefix(row.step + 1), impl_);
+    plain_.decode(&snapshot.plain, prefix(row.step + 1), plain_impl_);
     snapshot.window.reset();
   }
   if (row.accept == 0) counts_["accept 0"]++;
-  plain_.decode(&t.plain, prefix(row.accept), impl_);
+  plain_.decode(&t.plain, prefix(row.accept), plain_impl_);
   t.window.reset();
 }
 

@@ -68,6 +68,29 @@ TEST(Pool, RandomCopies) {
   }
 }
 
+TEST(Pool, CopiesOfMoreSlotsThanMoveAtOnce) {
+  PoolConfig c = small();
+  c.slots = 400;
+  c.layers = c.K = c.V = 1;
+  c.conv_channels = 0;
+  const auto pool = make(c);
+  const std::vector<Slot> slots = acquire_all(*pool);
+  for (const Slot& s : slots) scribble(*pool, s.id, 4), set_window(*pool, s.id, s.id % 5 - 1);
+  std::vector<std::pair<int, int>> cycle, chain;
+  for (int i = 0; i < 400; ++i) cycle.emplace_back(i, (i + 7) % 400);
+  expect_copy(*pool, slots, cycle);
+  for (int i = 1; i < 400; ++i) chain.emplace_back(i - 1, i);
+  expect_copy(*pool, slots, chain);
+  Rng rng(5);
+  for (int round = 0; round < 10; ++round) {
+    std::vector<std::pair<int, int>> any;
+    for (const int32_t to : rng.permutation(400)) any.emplace_back(static_cast<int>(rng.below(400)), to);
+    expect_copy(*pool, slots, any);
+    for (auto& [from, to] : any) from = (to * 3 + round) % 400;
+    expect_copy(*pool, slots, any);
+  }
+}
+
 TEST(Pool, RefusedCopiesChangeNothing) {
   const auto pool = make(small());
   const std::vector<Slot> s = acquire_all(*pool);

@@ -188,6 +188,34 @@ TEST(Pool, ResetClearsUnderTheSameHandle) {
   EXPECT_TRUE(succeeded(pool->reset(slots[2])));
 }
 
+TEST(Pool, ManySlotsAreReleasedOrResetTogether) {
+  const auto pool = make(small()), one_by_one = make(small());
+  const std::vector<Slot> slots = acquire_all(*pool);
+  acquire_all(*one_by_one);
+  for (const auto& p : {pool.get(), one_by_one.get()}) {
+    for (const Slot& s : slots) scribble(*p, s.id, 6), set_window(*p, s.id, 2);
+  }
+  const auto before = dump(*pool);
+  const Slot old{.id = slots[1].id, .generation = 0};
+  const std::vector<Slot> twice = {slots[2], slots[1], slots[2]}, stale = {slots[2], old};
+  for (const Status& s : {pool->release(twice), pool->release(stale), pool->reset(stale)}) {
+    EXPECT_EQ(s.code(), Code::invalid_argument);
+    EXPECT_THAT(s.message(), HasSubstr("slots["));
+  }
+  EXPECT_EQ(dump(*pool), before);
+  EXPECT_EQ(pool->free_slots(), 0);
+
+  const std::vector<Slot> two = {slots[3], slots[1]};
+  const int64_t calls = g_calls;
+  const bool done = pool->reset(two).ok() && pool->release(two).ok() && pool->release(std::span<const Slot>()).ok();
+  EXPECT_EQ(g_calls, calls);
+  EXPECT_TRUE(done);
+  for (const Slot& s : two) EXPECT_TRUE(one_by_one->reset(s).ok() && one_by_one->release(s).ok());
+  EXPECT_EQ(dump(*pool), dump(*one_by_one));
+  EXPECT_EQ(pool->free_slots(), 2);
+  EXPECT_EQ(acquire_all(*pool), acquire_all(*one_by_one));
+}
+
 TEST(Pool, ViewsHaveTheDescribedShapes) {
   const auto pool = make(small());
   EXPECT_EQ(to_string(pool->state()), "bf16[2,5,2,3,5]");

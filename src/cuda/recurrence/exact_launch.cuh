@@ -1,0 +1,44 @@
+// One instance of the exact kernel. Each instance is compiled in a unit of its own, so that builds use all cores.
+#pragma once
+
+#include "cuda/recurrence/exact.cuh"
+#include "cuda/tuning.h"
+
+namespace ringfold::cuda::exact {
+
+template <class T>
+__global__ void __launch_bounds__(kExactThreads, 2)
+    exact_kernel(const __grid_constant__ ExactParams p, const __grid_constant__ Layers layers, int64_t units, int rows) {
+  extern __shared__ __align__(16) std::byte shared[];
+  Block<T>(p, layers, shared, units, rows).run();
+}
+
+template <class T>
+Status launch(const ExactParams& p, const ExactTiles& tiles, int most_shared_bytes) {
+  Layers layers;
+  RINGFOLD_RETURN_IF_ERROR(list_layers(p, &layers));
+  RINGFOLD_RETURN_IF_ERROR(check_grid(tiles.units + 3 * static_cast<int64_t>(tiles.blocks)));
+  RINGFOLD_RETURN_IF_ERROR(allow_shared<exact_kernel<T>>(most_shared_bytes));
+  exact_kernel<T><<<tiles.blocks, tiles.threads, tiles.shared_bytes, static_cast<cudaStream_t>(p.stream)>>>(
+      p, layers, tiles.units, tiles.rows);
+  return check(cudaGetLastError(), "recurrence");
+}
+
+using Launch = Status (*)(const ExactParams&, const ExactTiles&, int);
+
+/// The instances of one K, of windows or of the ring: [state bytes 4, 2][gdn, kda].
+struct Instances {
+  Launch of[2][2];
+};
+template <int K, bool FromRing>
+Instances instances() {
+  return {{{launch<Traits<K, 4, false, FromRing>>, launch<Traits<K, 4, true, FromRing>>},
+           {launch<Traits<K, 2, false, FromRing>>, launch<Traits<K, 2, true, FromRing>>}}};
+}
+
+Instances window_128();
+Instances window_64();
+Instances ring_128();
+Instances ring_64();
+
+}  // namespace ringfold::cuda::exact

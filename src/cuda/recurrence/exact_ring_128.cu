@@ -1,0 +1,7 @@
+#include "cuda/recurrence/exact_launch.cuh"
+
+namespace ringfold::cuda::exact {
+
+Instances ring_128() { return instances<128, true>(); }
+
+}  // namespace ringfold::cuda::exact

@@ -1,0 +1,7 @@
+#include "cuda/recurrence/exact_launch.cuh"
+
+namespace ringfold::cuda::exact {
+
+Instances ring_64() { return instances<64, true>(); }
+
+}  // namespace ringfold::cuda::exact
