@@ -82,8 +82,9 @@ ARROWS = [
     ("src/check/", ["ringfold/", "check/", "ref/oracle.h", "core/check_view.h", "core/device_memory.h",
                     "dispatch/select.h"]),
     ("engine/", ["ringfold/", "io/", "engine/", "core/parallel.h", "hwy/"]),
-    # The twins convert as the kernels do and are compiled for the same instruction sets.
-    ("bench/", ["ringfold/", "check/", "bench/", "core/parallel.h", "core/scalar_io.h", "cpu/targets.h", "hwy/"]),
+    # The twins convert as the kernels do and are compiled for the same instruction sets. Tensors lie on the device.
+    ("bench/", ["ringfold/", "bench/", "core/check_view.h", "core/device_memory.h", "core/parallel.h",
+                "core/scalar_io.h", "cpu/targets.h", "cuda/common/check.h", "dispatch/select.h", "hwy/"]),
     ("cli/", ["ringfold/", "io/", "check/", "engine/", "bench/", "cli/"]),
 ]
 ORACLE_SYSTEM = re.compile(r"<[a-z_0-9]+>")  # standard headers only

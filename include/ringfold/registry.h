@@ -21,13 +21,15 @@ struct Desc {
   DType state_dtype = DType::f32;
   DType act_dtype = DType::f32;
   int64_t H = 0, HV = 0, K = 0, V = 0;
-  int64_t rows = 1;        ///< B
-  int64_t window = 1;      ///< T, the largest of the batch
-  int64_t layers = 1;      ///< fold, conv_commit
-  int64_t channels = 0;    ///< C, conv operations
-  int64_t conv_width = 4;  ///< W, conv operations
+  int64_t rows = 1;              ///< B
+  int64_t window = 1;            ///< T, the largest of the batch
+  int64_t layers = 1;            ///< fold, conv_commit
+  int64_t channels = 0;          ///< C, conv operations
+  int64_t conv_width = 4;        ///< W, conv operations
   int64_t state_alignment = 16;  ///< bytes: largest power of two up to 16 that divides the address of every state row
-  int threads = 0;         ///< CPU threads; 0: num_threads()
+  int64_t input_alignment = 16;  ///< the same for rows of q, k and v, and of the ring's k and v
+  bool snapshots = false;        ///< verify also writes the state after each token
+  int threads = 0;               ///< CPU threads; 0: num_threads()
   bool operator==(const Desc&) const = default;
 };
 

@@ -12,13 +12,15 @@ namespace ringfold {
 /// Ragged (cu_seqlens present): the first dimension is [tokens], row r has tokens cu_seqlens[r] .. cu_seqlens[r+1]-1.
 /// q, k, v share one float dtype (the activation dtype); a and b may each have any float dtype.
 struct Window {
-  TensorView q;           ///< [B,T,H,K] or [tokens,H,K], after the short conv, before l2norm
-  TensorView k;           ///< like q
-  TensorView v;           ///< [B,T,HV,V] or [tokens,HV,V]; value head hv reads key head hv / (HV/H)
-  TensorView a;           ///< GDN [B,T,HV] or [tokens,HV]; KDA [B,T,HV,K] or [tokens,HV,K]; raw projection
-  TensorView b;           ///< [B,T,HV] or [tokens,HV]; raw projection (a logit)
-  TensorView slot_ids;    ///< i32 [B]; a negative id is a null row. The stride is free
-  TensorView cu_seqlens;  ///< i32 [B+1], ascending; absent for dense. Rows of length 0 are allowed
+  TensorView q;            ///< [B,T,H,K] or [tokens,H,K], after the short conv, before l2norm
+  TensorView k;            ///< like q
+  TensorView v;            ///< [B,T,HV,V] or [tokens,HV,V]; value head hv reads key head hv / (HV/H)
+  TensorView a;            ///< GDN [B,T,HV] or [tokens,HV]; KDA [B,T,HV,K] or [tokens,HV,K]; raw projection
+  TensorView b;            ///< [B,T,HV] or [tokens,HV]; raw projection (a logit)
+  TensorView slot_ids;     ///< i32 [B]; a negative id is a null row. The stride is free
+  TensorView cu_seqlens;   ///< i32 [B+1], ascending; absent for dense. Rows of length 0 are allowed
+  int64_t max_window = 0;  ///< ragged only: no row is longer (one that is gets window_too_long); 0: not known, 32. A
+                           ///< bound lets a GPU reserve less; with a ring its rows are a bound too
 };
 
 struct VerifyArgs {
@@ -34,7 +36,7 @@ struct VerifyArgs {
                           ///< and then nothing is written
   Numerics numerics = Numerics::exact;
   StateRounding state_rounding = StateRounding::per_commit;
-  std::string_view impl;  ///< force an implementation by name; empty: the best that serves
+  std::string_view impl;   ///< force an implementation by name; empty: the best that serves
   void* stream = nullptr;  ///< cudaStream_t of calls on CUDA tensors; null: the default stream
 };
 

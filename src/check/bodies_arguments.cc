@@ -50,6 +50,8 @@ std::vector<BadCall<Args>> window_cases() {
       {"a of too few tokens", kInvalid, "a", [](A& a) { a.window.a.shape[0] += 1; }},
       {"integer b", kInvalid, "b", [](A& a) { a.window.b.dtype = DType::i32; }},
       {"float slot_ids", kInvalid, "slot_ids", [](A& a) { a.window.slot_ids.dtype = DType::f32; }},
+      {"a negative max_window", kInvalid, "max_window", [](A& a) { a.window.max_window = -1; }},
+      {"a max_window past the limit", kInvalid, "max_window", [](A& a) { a.window.max_window = kMaxWindow + 1; }},
       {"no A_log", kInvalid, "A_log", [](A& a) { a.mixer.A_log = {}; }},
       {"a NaN softplus_beta", kInvalid, "softplus_beta", [](A& a) { a.mixer.softplus_beta = __builtin_nanf(""); }},
       {"softplus_beta 0", kInvalid, "softplus_beta", [](A& a) { a.mixer.softplus_beta = 0; }},

@@ -100,8 +100,8 @@ struct Round {
     const auto rows = static_cast<size_t>(world.config.rows);
     for (size_t r = 0; r < rows; ++r) {
       const bool null_row = number % 3 == 2 && r + 1 == rows && rows > 1;
-      const auto length = static_cast<int32_t>(r == 0 && number == 1 ? world.config.window
-                                                                     : rng.below(world.config.window + 1));
+      const auto length =
+          static_cast<int32_t>(r == 0 && number == 1 ? world.config.window : rng.below(world.config.window + 1));
       slots.push_back(null_row ? -1 - static_cast<int32_t>(number) : order[r]);
       bounds.push_back(bounds.back() + length);
       counts.push_back(static_cast<int32_t>(rng.below(length + 1)));
@@ -264,11 +264,21 @@ class PoolScene {
         track_slots_(zeros_),
         track_steps_(zeros_),
         status_(zeros_) {
-    PoolConfig pc{.layers = config.layers, .slots = world_.num_slots, .H = config.H, .HV = config.HV, .K = config.K,
-                  .V = config.V, .kind = config.gate == Gate::gdn ? MixerKind::gdn : MixerKind::kda,
-                  .state_dtype = config.state, .act_dtype = config.act, .ring_rows = config.window,
-                  .conv_channels = conv_.C, .conv_width = conv_.W, .qk_l2norm = config.qk_l2norm,
-                  .state_rounding = config.rounding, .device = device_of(impl)};
+    PoolConfig pc{.layers = config.layers,
+                  .slots = world_.num_slots,
+                  .H = config.H,
+                  .HV = config.HV,
+                  .K = config.K,
+                  .V = config.V,
+                  .kind = config.gate == Gate::gdn ? MixerKind::gdn : MixerKind::kda,
+                  .state_dtype = config.state,
+                  .act_dtype = config.act,
+                  .ring_rows = config.window,
+                  .conv_channels = conv_.C,
+                  .conv_width = conv_.W,
+                  .qk_l2norm = config.qk_l2norm,
+                  .state_rounding = config.rounding,
+                  .device = device_of(impl)};
     judge.ok(Pool::create(pc, &pool_), "Pool::create");
     std::vector<Slot> slots(static_cast<size_t>(world_.num_slots));
     judge.ok(pool_->acquire(slots), "acquire");
@@ -291,8 +301,8 @@ class PoolScene {
       pool_->bind(l, &convs_.back().args);
       calls.add(convs_.back().args, ringfold::conv_verify, mirrored::conv_verify);
     }
-    CommitArgs args{ids_.view, generations_.view, counts_.view, track_slots_.view, track_steps_.view, status_.view,
-                    world_.impl};
+    CommitArgs args{ids_.view,         generations_.view, counts_.view, track_slots_.view,
+                    track_steps_.view, status_.view,      world_.impl};
     Pool& pool = *pool_;
     calls.add(
         args, [&pool](const CommitArgs& a) { return commit(pool, a); },

@@ -169,11 +169,14 @@ Sequence splice(const Config& c, const Sequence& truth, int64_t first, int64_t g
 }
 
 /// 32 tokens, unless the implementation is a device's and made for shorter windows: then the window of the config.
-int64_t longest_chunk(const Judge& judge, const World& world, const Sequence& tokens) {
-  const int64_t most = std::min<int64_t>(kMaxWindow, tokens.tokens);
+int64_t longest_chunk(const Judge& judge, const World& world, const std::vector<Sequence>& tokens) {
   if (!judge.on_device()) return kMaxWindow;
   const Store store = world.make_store();
-  Batch batch = world.batch(Layout::dense, {{&tokens, 0, most, world.slots[0]}});
+  std::vector<Row> rows;
+  for (size_t r = 0; r < tokens.size(); ++r) {
+    rows.push_back({&tokens[r], 0, std::min<int64_t>(kMaxWindow, tokens[r].tokens), world.slots[r]});
+  }
+  Batch batch = world.batch(world.config.layout, rows);
   const Status status = mirrored::decode(world.decode_args(store, 0, batch));
   return status.code() == Code::unsupported ? world.config.window : kMaxWindow;
 }
@@ -262,7 +265,7 @@ void speculation_invariance(Judge& judge, const Config& config, std::string_view
     judge.ok(mirrored::fold(fold_args), "fold");
   }
   // And in chunks, as a prompt is taken: the longest that a call allows, then the rest.
-  const int64_t longest = longest_chunk(judge, world, truth[0]);
+  const int64_t longest = longest_chunk(judge, world, truth);
   const Store chunk = world.make_store();
   for (int64_t first = 0; first < total; first += longest) {
     const int64_t count = std::min<int64_t>(longest, total - first);

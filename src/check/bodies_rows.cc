@@ -331,6 +331,14 @@ void refused_windows(Judge& judge, const World& world) {
     judge.rows(longer.row_status, {RowStatus::window_too_long}, "verify of a window longer than the ring");
     judge.zeros(longer.out, "outputs of a window longer than the ring");
     untouched(judge, small, before, "verify of a window longer than the ring:");
+    const Store roomy = world.make_store();
+    before = bytes_of(roomy);
+    DecodeArgs args = world.decode_args(roomy, 0, longer);
+    args.window.max_window = world.lengths[0] - 1;
+    judge.ok(mirrored::decode(args), "decode of a window longer than max_window");
+    judge.rows(longer.row_status, {RowStatus::window_too_long}, "decode of a window longer than max_window");
+    judge.zeros(longer.out, "outputs of a window longer than max_window");
+    untouched(judge, roomy, before, "decode of a window longer than max_window:");
   }
 
   const Store ragged_store = world.make_store();

@@ -15,9 +15,10 @@ struct Shape {
 constexpr Shape kShapes[] = {{1, 1, 64, 64},  {1, 2, 128, 128}, {1, 3, 60, 36},  {2, 2, 96, 80}, {1, 4, 5, 17},
                              {2, 6, 1, 1},    {1, 2, 256, 9},   {1, 1, 7, 256},  {2, 8, 16, 24}, {3, 3, 33, 64},
                              {1, 2, 128, 64}, {1, 1, 8, 1},     {2, 4, 64, 128}, {1, 1, 1, 40}};
-// What kernels of devices are made for: K of 64 or 128, V a multiple of 16.
+// What kernels of devices are made for: K of 64 or 128, V a multiple of 16, at most 16 tokens (of all rows together
+// where they are ragged, since the host does not know the bounds).
 constexpr Shape kTunedShapes[] = {{1, 2, 128, 128}, {2, 2, 64, 64}, {1, 3, 128, 64}, {1, 4, 64, 128}, {2, 4, 128, 16}};
-constexpr int64_t kTunedWindow = 16;
+constexpr int64_t kTunedTokens = 16;
 constexpr int64_t kWindows[] = {4, 1, 3, 8, 2, 5, 17, 32};
 constexpr DType kFloats[] = {DType::f32, DType::bf16, DType::f16};
 constexpr Gate kGates[] = {Gate::gdn, Gate::kda_softplus, Gate::kda_safe};
@@ -48,8 +49,8 @@ Config point(int64_t i) {
 Config tuned(Config c, int64_t i) {
   const Shape s = kTunedShapes[i % std::size(kTunedShapes)];
   c.H = s.H, c.HV = s.HV, c.K = s.K, c.V = s.V;
-  c.window = std::min(c.window, kTunedWindow);
   if (c.layout == Layout::strided) c.layout = i % 2 == 0 ? Layout::dense : Layout::ragged;
+  c.window = std::min(c.window, c.layout == Layout::ragged ? kTunedTokens / c.rows : kTunedTokens);
   c.seed += 1000;
   return c;
 }
@@ -62,7 +63,7 @@ struct Plan {
 constexpr Plan kPlans[] = {{"C1", 6, 54},  {"C2", 6, 54},  {"C3", 6, 54},  {"C4", 5, 36},  {"C5", 6, 54},
                            {"C6", 6, 54},  {"C7", 5, 36},  {"C8", 5, 36},  {"C9", 9, 54},  {"C10", 1, 3},
                            {"C11", 6, 54}, {"C12", 3, 27}, {"C13", 4, 27}, {"C14", 5, 36}, {"C15", 3, 27},
-                           {"C16", 6, 54}, {"C17", 2, 14},  {"C18", 3, 27}, {"C19", 1, 3},  {"ACC", 9, 54}};
+                           {"C16", 6, 54}, {"C17", 2, 14}, {"C18", 3, 27}, {"C19", 1, 3},  {"ACC", 9, 54}};
 
 }  // namespace
 

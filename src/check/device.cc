@@ -30,7 +30,8 @@ Status usable(Device device) {
 
 const detail::DeviceMemory& memory_of(Device device) {
   const detail::DeviceMemory* memory = detail::device_memory(device);
-  if (memory == nullptr) throw std::runtime_error(std::string("this build has no memory of device ") + to_string(device));
+  if (memory == nullptr)
+    throw std::runtime_error(std::string("this build has no memory of device ") + to_string(device));
   return *memory;
 }
 

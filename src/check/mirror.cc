@@ -101,9 +101,9 @@ Status through_copies(const Args& args, Call call) {
 }  // namespace
 
 std::vector<TensorView*> tensors_of(VerifyArgs& a) {
-  return present({&a.mixer.A_log, &a.mixer.dt_bias,   &a.window.q,          &a.window.k, &a.window.v, &a.window.a,
-                  &a.window.b,    &a.window.slot_ids, &a.window.cu_seqlens, &a.state,    &a.out,      &a.ring.k,
-                  &a.ring.v,      &a.ring.g,          &a.ring.beta,         &a.snapshots, &a.pending, &a.row_status});
+  return present({&a.mixer.A_log, &a.mixer.dt_bias, &a.window.q, &a.window.k, &a.window.v, &a.window.a, &a.window.b,
+                  &a.window.slot_ids, &a.window.cu_seqlens, &a.state, &a.out, &a.ring.k, &a.ring.v, &a.ring.g,
+                  &a.ring.beta, &a.snapshots, &a.pending, &a.row_status});
 }
 
 std::vector<TensorView*> tensors_of(DecodeArgs& a) {
@@ -112,13 +112,13 @@ std::vector<TensorView*> tensors_of(DecodeArgs& a) {
 }
 
 std::vector<TensorView*> tensors_of(FoldArgs& a) {
-  return present({&a.state, &a.ring.k, &a.ring.v, &a.ring.g, &a.ring.beta, &a.slot_ids, &a.num_accepted,
-                  &a.track_slots, &a.track_steps, &a.pending, &a.row_status});
+  return present({&a.state, &a.ring.k, &a.ring.v, &a.ring.g, &a.ring.beta, &a.slot_ids, &a.num_accepted, &a.track_slots,
+                  &a.track_steps, &a.pending, &a.row_status});
 }
 
 std::vector<TensorView*> tensors_of(ConvArgs& a) {
-  return present({&a.x, &a.weight, &a.bias, &a.conv_state, &a.conv_ring, &a.out, &a.slot_ids, &a.cu_seqlens,
-                  &a.pending, &a.row_status});
+  return present({&a.x, &a.weight, &a.bias, &a.conv_state, &a.conv_ring, &a.out, &a.slot_ids, &a.cu_seqlens, &a.pending,
+                  &a.row_status});
 }
 
 std::vector<TensorView*> tensors_of(ConvCommitArgs& a) {
@@ -177,15 +177,16 @@ void Mirror::move_tensors(const std::vector<TensorView*>& tensors) const {
   for (TensorView* tensor : tensors) {
     if (tensor->device != Device::cpu) continue;
     tensor->device = device_;
-    if (tensor->data == nullptr || tensor->elements() == 0) continue;  // nobody looks there
+    if (tensor->data == nullptr) continue;
     const auto* data = static_cast<std::byte*>(tensor->data);
     auto next = std::upper_bound(pieces_.begin(), pieces_.end(), data,
                                  [](const std::byte* p, const Piece& piece) { return p < piece.begin; });
-    if (next == pieces_.begin() || data >= std::prev(next)->begin + std::prev(next)->bytes) {
+    if (next != pieces_.begin() && data < std::prev(next)->begin + std::prev(next)->bytes) {
+      const Piece& piece = *std::prev(next);
+      tensor->data = copies_.data() + piece.at + (data - piece.begin);
+    } else if (tensor->elements() > 0) {
       throw std::logic_error("kit: a tensor was not added to the mirror");
     }
-    const Piece& piece = *std::prev(next);
-    tensor->data = copies_.data() + piece.at + (data - piece.begin);
   }
 }
 

@@ -54,7 +54,7 @@ class Mirror {
 
   DeviceBlock& copies_;
   Device device_;
-  std::vector<Piece> pieces_;  ///< ascending, apart from each other, once laid out
+  std::vector<Piece> pieces_;     ///< ascending, apart from each other, once laid out
   std::vector<std::byte> image_;  ///< of the copies
 };
 

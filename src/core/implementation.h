@@ -16,9 +16,9 @@ struct Refusal {
 };
 
 /// One entry of the dispatch list. All entry points get validated params and must give the same bits (`exact`
-/// numerics). They do not allocate or throw. On the CPU the rows were judged (`judged`) and the entry points cannot fail; on a
-/// device they judge the rows themselves (core/judge.h), write row_status, move the cursors as `move` says (but fold and
-/// conv_commit leave that to `consume`), and return an error if a launch is refused.
+/// numerics). They do not allocate or throw. On the CPU the rows were judged (`judged`) and the entry points cannot
+/// fail; on a device they judge the rows themselves (core/judge.h), write row_status, move the cursors as `move` says
+/// (but fold and conv_commit leave that to `consume`), and return an error if a launch is refused.
 struct Implementation {
   std::string_view name;
   Device device = Device::cpu;

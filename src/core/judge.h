@@ -26,11 +26,12 @@ RF_HD RowStatus judge_window(const Rows& p, int64_t row) {
   return length;
 }
 
-/// The shortest pending window of a slot over the layers of the call, conv windows included: kNotAcquired if the slot is
-/// free, kNoWindow if one layer has none. Looks at every step-th layer from `first` on: a kernel shares them out among its
-/// threads. `layer_of(i)` is the i-th layer of the call.
+/// The shortest pending window of a slot over the layers of the call, conv windows included: kNotAcquired if the slot
+/// is free, kNoWindow if one layer has none. Looks at every step-th layer from `first` on: a kernel shares them out
+/// among its threads. `layer_of(i)` is the i-th layer of the call.
 template <class LayerOf>
-RF_HD int32_t shortest_window(const Rows& p, int64_t slot, const LayerOf& layer_of, int64_t first = 0, int64_t step = 1) {
+RF_HD int32_t shortest_window(const Rows& p, int64_t slot, const LayerOf& layer_of, int64_t first = 0,
+                              int64_t step = 1) {
   int32_t shortest = INT32_MAX;
   const auto look = [&](const Cursors& cursors, int64_t layer) {
     if (cursors && cursors.at(layer, slot) < shortest) shortest = cursors.at(layer, slot);
@@ -42,8 +43,8 @@ RF_HD int32_t shortest_window(const Rows& p, int64_t slot, const LayerOf& layer_
   return shortest;
 }
 
-/// A row of fold, conv_commit or commit whose slot id is in range. `window` and `target_window` are shortest_window() of
-/// the row's slot and of the slot that gets its snapshot; without cursors both are INT32_MAX.
+/// A row of fold, conv_commit or commit whose slot id is in range. `window` and `target_window` are shortest_window()
+/// of the row's slot and of the slot that gets its snapshot; without cursors both are INT32_MAX.
 RF_HD RowStatus judge_accepted(const Rows& p, int64_t row, int32_t window, int32_t target_window) {
   const bool acquired = window != kNotAcquired;
   if (p.generations && (!acquired || p.generations[row] != p.current_generations[p.slot_ids[row]])) {

@@ -134,11 +134,14 @@ Status check_ring_device(const TensorView& state, const Ring& ring) {
       {{"state", state}, {"ring.k", ring.k}, {"ring.v", ring.v}, {"ring.g", ring.g}, {"ring.beta", ring.beta}});
 }
 
-// The largest power of two up to 16 that divides the address of every row of the state.
-int64_t alignment(const Array& state, int64_t v_stride) {
-  const int64_t size = static_cast<int64_t>(size_of(state.dtype));
-  const int64_t all = static_cast<int64_t>(reinterpret_cast<uintptr_t>(state.data)) |
-                      size * (state.layer_stride | state.row_stride | state.head_stride | v_stride) | 16;
+// The largest power of two up to 16 that divides the address of every row of these arrays.
+int64_t alignment(std::initializer_list<Array> arrays, int64_t v_stride = 0) {
+  int64_t all = 16;
+  for (const Array& a : arrays) {
+    all |= static_cast<int64_t>(reinterpret_cast<uintptr_t>(a.data)) |
+           static_cast<int64_t>(size_of(a.dtype)) *
+               (a.layer_stride | a.row_stride | a.token_stride | a.head_stride | v_stride);
+  }
   return all & -all;
 }
 
@@ -166,6 +169,9 @@ Status lower_window(Op op, const Args& args, RecurrenceParams* p, Desc* desc) {
   const int64_t tokens = ragged ? w.v.shape[0] : B * T;
   if (!ragged && w.v.shape[0] != B)
     return invalid("window.v", fmt::format("B={} rows, as slot_ids has", B), to_string(w.v));
+  if (w.max_window < 0 || w.max_window > kMaxWindow) {
+    return invalid("window.max_window", fmt::format("0 .. {}", kMaxWindow), fmt::format("{}", w.max_window));
+  }
   if (T > kMaxWindow) return invalid("window.v", fmt::format("T <= {}", kMaxWindow), fmt::format("T = {}", T));
   const bool kda = mixer.kind == MixerKind::kda;
   const auto check = [&](const char* name, const TensorView& v, Dim head, Dim inner, bool has_inner) {
@@ -205,11 +211,11 @@ Status lower_window(Op op, const Args& args, RecurrenceParams* p, Desc* desc) {
   p->rows = B;
   p->slots = state.shape[0];
   p->total_tokens = tokens;
-  p->longest = kMaxWindow;
+  p->longest = ragged && w.max_window > 0 ? w.max_window : kMaxWindow;
   p->stream = args.stream;
   p->H = static_cast<int>(H), p->HV = static_cast<int>(HV), p->K = static_cast<int>(K), p->V = static_cast<int>(V);
   p->window = static_cast<int>(T);
-  p->max_window = ragged ? static_cast<int>(std::min<int64_t>(tokens, kMaxWindow)) : static_cast<int>(T);
+  p->max_window = ragged ? static_cast<int>(std::min<int64_t>(tokens, p->longest)) : static_cast<int>(T);
   set_mixer(mixer, K, p);
   p->q = window_array(w.q, ragged);
   p->k = window_array(w.k, ragged);
@@ -231,7 +237,8 @@ Status lower_window(Op op, const Args& args, RecurrenceParams* p, Desc* desc) {
   desc->numerics = args.numerics;
   desc->state_rounding = args.state_rounding;
   desc->state_dtype = state.dtype;
-  desc->state_alignment = alignment(p->state, p->state_v_stride);
+  desc->state_alignment = alignment({p->state}, p->state_v_stride);
+  desc->input_alignment = alignment({p->q, p->k, p->v});
   desc->act_dtype = w.v.dtype;
   desc->H = H, desc->HV = HV, desc->K = K, desc->V = V;
   desc->rows = B;
@@ -262,7 +269,10 @@ Status lower(const VerifyArgs& args, RecurrenceParams* p, Desc* desc) {
     }
     RINGFOLD_RETURN_IF_ERROR(check_ring_device(args.state, args.ring));
     set_ring(args.ring, false, p);
-    p->longest = std::min<int64_t>(kMaxWindow, args.ring.k.shape[1]);
+    p->longest = std::min<int64_t>(p->longest, args.ring.k.shape[1]);
+    p->max_window = static_cast<int>(std::min<int64_t>(p->max_window, p->longest));
+    desc->window = p->max_window;
+    desc->input_alignment = std::min(desc->input_alignment, alignment({p->ring_k, p->ring_v}));
     p->move = CursorMove::record;
   }
   if (!args.snapshots.empty()) {
@@ -274,6 +284,7 @@ Status lower(const VerifyArgs& args, RecurrenceParams* p, Desc* desc) {
     RINGFOLD_RETURN_IF_ERROR(check_dtype("snapshots", s, args.state.dtype));
     RINGFOLD_RETURN_IF_ERROR(check_device({{"state", args.state}, {"snapshots", s}}));
     p->snapshots = window_array(s, ragged);
+    desc->snapshots = true;
     p->snapshot_v_stride = s.stride[s.rank - 2];
   }
   return {};
@@ -338,7 +349,8 @@ Status lower(const FoldArgs& args, RecurrenceParams* p, Desc* desc) {
   *desc = {};
   desc->op = Op::fold;
   desc->device = args.state.device;
-  desc->state_alignment = alignment(p->state, p->state_v_stride);
+  desc->state_alignment = alignment({p->state}, p->state_v_stride);
+  desc->input_alignment = alignment({p->ring_k, p->ring_v});
   desc->kind = kind;
   desc->state_rounding = args.state_rounding;
   desc->state_dtype = args.state.dtype;

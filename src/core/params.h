@@ -1,5 +1,5 @@
-// What a backend gets: plain structs of pointers and strides, everything already validated. CUDA kernels take them as they
-// are.
+// What a backend gets: plain structs of pointers and strides, everything already validated. CUDA kernels take them as
+// they are.
 #pragma once
 
 #include <cstddef>
@@ -57,27 +57,27 @@ enum class CursorMove : uint8_t {
 
 /// The rows of a call: which slots, how many tokens each, which take part.
 struct Rows {
-  int64_t rows = 0;    ///< B
-  int64_t layers = 1;  ///< number of entries of layer_list, or of all layers
-  int64_t slots = 0;   ///< of the pool
-  int window = 0;      ///< dense window length
+  int64_t rows = 0;                     ///< B
+  int64_t layers = 1;                   ///< number of entries of layer_list, or of all layers
+  int64_t slots = 0;                    ///< of the pool
+  int window = 0;                       ///< dense window length
   int64_t total_tokens = 0;             ///< of ragged inputs
   int64_t longest = 0;                  ///< longest window, or largest number of accepted rows, that a row may have
   const int32_t* layer_list = nullptr;  ///< in host memory; null: 0 .. layers-1
   void* stream = nullptr;               ///< CUDA only
 
   Ints slot_ids;
-  Ints dst_slot_ids;              ///< optional: slot that is written instead (fold, conv_commit)
-  Ints cu_seqlens;                ///< ragged windows; null: dense, `window` tokens each
-  Ints num_accepted;              ///< fold, conv_commit
-  Ints track_slots, track_steps;  ///< fold, conv_commit; optional
-  Cursors pending;                ///< optional
-  Cursors conv_pending;           ///< commit of a pool with conv windows only: judged together with `pending`
-  Ints generations;               ///< commit only, optional: those of the handles
-  Ints current_generations;       ///< commit only: those of the slots
+  Ints dst_slot_ids;                   ///< optional: slot that is written instead (fold, conv_commit)
+  Ints cu_seqlens;                     ///< ragged windows; null: dense, `window` tokens each
+  Ints num_accepted;                   ///< fold, conv_commit
+  Ints track_slots, track_steps;       ///< fold, conv_commit; optional
+  Cursors pending;                     ///< optional
+  Cursors conv_pending;                ///< commit of a pool with conv windows only: judged together with `pending`
+  Ints generations;                    ///< commit only, optional: those of the handles
+  Ints current_generations;            ///< commit only: those of the slots
   CursorMove move = CursorMove::keep;  ///< of the rows that are done
-  Ints row_status;                ///< optional: where judging leaves its verdicts
-  Ints judged;                    ///< optional: verdicts to go by; only rows that are done take part
+  Ints row_status;                     ///< optional: where judging leaves its verdicts
+  Ints judged;                         ///< optional: verdicts to go by; only rows that are done take part
 
   RF_HD int64_t layer(int64_t i) const { return layer_list ? layer_list[i] : i; }
   RF_HD bool live(int64_t row) const { return slot_ids[row] >= 0 && (!judged || judged[row] == 0); }

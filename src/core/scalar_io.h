@@ -36,8 +36,9 @@ RF_HD float load(DType dtype, const std::byte* data, int64_t i) {
 
 RF_HD void store(DType dtype, std::byte* data, int64_t i, float v) {
   if (dtype == DType::f32) return poke(data, i, v);
-  poke(data, i,
-       static_cast<uint16_t>(dtype == DType::bf16 ? arith::to_bf16<arith::Scalar>(v) : arith::to_f16<arith::Scalar>(v)));
+  poke(
+      data, i,
+      static_cast<uint16_t>(dtype == DType::bf16 ? arith::to_bf16<arith::Scalar>(v) : arith::to_f16<arith::Scalar>(v)));
 }
 
 /// v as it would come back from memory of that dtype.

@@ -18,7 +18,8 @@ const char* find_reason() {
   }
   // Minor versions of one major release run each other's programs.
   if (cudaRuntimeGetVersion(&runtime) == cudaSuccess && driver / 1000 < runtime / 1000) {
-    return "needs a newer NVIDIA driver than this machine has (ringfold info says which toolkit built this); use device cpu";
+    return "needs a newer NVIDIA driver than this machine has (ringfold info says which toolkit built this); use "
+           "device cpu";
   }
   if (cudaGetDeviceCount(&count) != cudaSuccess || count == 0) {
     cudaGetLastError();

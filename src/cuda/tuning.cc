@@ -9,40 +9,39 @@ constexpr int kReservedSharedBytes = 1024;  // the driver's, for each block
 constexpr int kRegistersPerSm = 65536;
 constexpr int kRegistersPerThread = 128;
 
-bool from_ring(const Desc& d) { return d.op == Op::fold; }
-
 }  // namespace
 
-int exact_shared_bytes(const Desc& d, int threads) {
+int exact_shared_bytes(const Desc& d, int threads, int heads_of_line) {
   const int K = static_cast<int>(d.K), window = static_cast<int>(std::max<int64_t>(d.window, 1));
   const int state = threads / 2 * K * static_cast<int>(size_of(d.state_dtype));
-  const int vectors = 2 * window * (d.kind == MixerKind::kda ? 4 : 3) * K * 4;
-  const int scalars = 3 * window * 16;
-  const int v = 2 * window * threads / 2 * static_cast<int>(size_of(d.act_dtype));
-  const int raw = threads * 32;
-  constexpr int kUnits = 3 * 48;
-  return state + vectors + scalars + v + raw + kUnits;
+  const int vectors = (d.op == Op::fold ? 2 : 4) + (d.kind == MixerKind::kda ? 1 : 0);
+  const int of_token = vectors * K * 4 + threads + 4;  // vectors, v, k.q
+  constexpr int kLines = 2 * 128;
+  return state + 2 * window * of_token + threads * 16 + 2 * heads_of_line * window * 8 + kLines;
 }
 
 ExactTiles exact_tiles(const Desc& d, const DeviceProperties& device) {
-  const int64_t heads = d.layers * d.rows * d.HV;
   ExactTiles best;
-  for (int threads : {256, 192, 128, 96, 64, 32}) {
+  for (const int threads : {256, 192, 128, 96, 64, 32}) {
     const int rows = threads / 2;
     if (d.V % rows != 0) continue;
     ExactTiles t;
     t.threads = threads;
-    t.rows = rows;
-    t.units = heads * (d.V / rows);
-    t.shared_bytes = exact_shared_bytes(d, threads);
-    if (t.shared_bytes > device.shared_bytes_per_block) continue;
-    const int by_shared = device.shared_bytes_per_sm / (t.shared_bytes + kReservedSharedBytes);
-    const int by_registers = kRegistersPerSm / (threads * kRegistersPerThread);
-    t.blocks_per_sm = std::max(1, std::min(by_shared, by_registers));
-    t.blocks = static_cast<int>(std::min<int64_t>(t.units, static_cast<int64_t>(device.sms) * t.blocks_per_sm));
+    t.v_parts = static_cast<int>(d.V / rows);
+    t.heads = d.layers * d.rows * d.HV;
+    // Shared memory depends on how many heads a block has at most, which depends on how many blocks fit.
+    for (t.blocks_per_sm = kRegistersPerSm / (threads * kRegistersPerThread); t.blocks_per_sm >= 1; --t.blocks_per_sm) {
+      const int64_t resident = std::max<int64_t>(1, static_cast<int64_t>(device.sms) * t.blocks_per_sm / t.v_parts);
+      t.blocks = static_cast<int>(std::clamp<int64_t>(t.heads, 1, resident));
+      t.heads_of_line = static_cast<int>(std::min<int64_t>(d.HV, (t.heads + t.blocks - 1) / t.blocks));
+      t.shared_bytes = exact_shared_bytes(d, threads, t.heads_of_line);
+      const int fit = device.shared_bytes_per_sm / (t.shared_bytes + kReservedSharedBytes);
+      if (t.shared_bytes <= device.shared_bytes_per_block && fit >= t.blocks_per_sm) break;
+    }
+    if (t.blocks_per_sm == 0) continue;  // does not fit at all
     best = t;
-    // Smaller tiles only while there are too few to give every multiprocessor two blocks' worth of work.
-    if (t.units >= 2 * device.sms || threads <= 64) break;
+    // Smaller tiles only while there are too few to occupy every multiprocessor.
+    if (t.heads * t.v_parts >= device.sms || threads <= 64) break;
   }
   return best;
 }

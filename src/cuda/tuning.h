@@ -8,22 +8,21 @@ namespace ringfold::cuda {
 
 /// Tiles of the exact recurrence. Comparable and printable.
 struct ExactTiles {
-  int threads = 256;       ///< of a block; it takes threads / 2 rows of V at a time
-  int rows = 128;          ///< of V, of one unit of work
-  int64_t units = 0;       ///< (layer, row, head, rows of V)
-  int blocks = 0;          ///< persistent: each takes every blocks-th unit
+  int threads = 256;      ///< of a block, which takes threads / 2 rows of V
+  int v_parts = 1;        ///< V / (threads / 2)
+  int64_t heads = 0;      ///< (layer, row, value head)
+  int blocks = 0;         ///< for each part of V; each takes a range of heads. 0: does not fit the device
+  int heads_of_line = 0;  ///< most heads of one (layer, row) in a block's range
   int blocks_per_sm = 2;
   int shared_bytes = 0;
   bool operator==(const ExactTiles&) const = default;
 };
 
-/// Bytes of shared memory of a block: the next unit's state, token vectors of two units, raw inputs.
-int exact_shared_bytes(const Desc& desc, int threads);
+/// Bytes of shared memory of a block: the next head's state, token vectors and v of two heads, raw inputs, gates.
+int exact_shared_bytes(const Desc& desc, int threads, int heads_of_line);
 ExactTiles exact_tiles(const Desc& desc, const DeviceProperties& device);
 
-/// The largest window of the exact tuned kernels.
-inline constexpr int kExactWindow = 16;
-/// Threads for each of which ptxas may use 128 registers when two blocks of 256 share a multiprocessor.
+/// The most threads of a block. Two such blocks share the registers of a multiprocessor.
 inline constexpr int kExactThreads = 256;
 
 }  // namespace ringfold::cuda

@@ -13,7 +13,7 @@ struct CommitStep {
   TensorView conv_pending;         ///< i32 [layers,slots], judged together with fold.pending; optional
   TensorView generations;          ///< i32 [B], optional: those of the handles
   TensorView current_generations;  ///< i32 [slots]: those of the slots
-  TensorView dst_slot_ids;         ///< i32 [B], optional: slots that are written in place of slot_ids, which are only read
+  TensorView dst_slot_ids;  ///< i32 [B], optional: slots that are written in place of slot_ids, which are only read
 };
 
 Status commit_step(const CommitStep& step);

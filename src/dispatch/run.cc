@@ -20,9 +20,7 @@ Status judge_accepted_rows(const char* call, Rows* p) {
   return judge_rows(call, p, [&](int64_t r) {
     const int64_t slot = p->slot_ids[r], target = p->track_slot(r);
     if (const RowStatus s = judge_slot(slot, p->slots); s != RowStatus::done) return s;
-    const auto shortest = [&](int64_t of) {
-      return shortest_window(*p, of, [&](int64_t i) { return p->layer(i); });
-    };
+    const auto shortest = [&](int64_t of) { return shortest_window(*p, of, [&](int64_t i) { return p->layer(i); }); };
     return judge_accepted(*p, r, shortest(slot), target >= 0 && target < p->slots ? shortest(target) : INT32_MAX);
   });
 }

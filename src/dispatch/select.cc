@@ -48,7 +48,8 @@ Refusal general_refusal(const Desc& d) {
 
 Refusal refusal(const Implementation& i, const Desc& d) {
   if (const Refusal r = general_refusal(d); r.needs) return r;
-  if (i.device != d.device) return {i.device == Device::cpu ? "is for tensors of device cpu" : "is for tensors of device cuda"};
+  if (i.device != d.device)
+    return {i.device == Device::cpu ? "is for tensors of device cpu" : "is for tensors of device cuda"};
   if (const char* why = i.unavailable()) return {why};
   return i.refusal(d);
 }

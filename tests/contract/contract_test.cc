@@ -57,11 +57,13 @@ INSTANTIATE_TEST_SUITE_P(All, Contract, ::testing::ValuesIn(cells()), [](const a
   return name;
 });
 
-/// Kernels that are made for some shapes refuse the others, and those cells are skipped above. Nothing may be left over.
+/// Kernels that are made for some shapes refuse the others, and those cells are skipped above. Nothing may be left
+/// over.
 TEST(Cuda, ServesEveryConfig) {
   if (const Status status = usable(Device::cuda); !status.ok()) GTEST_SKIP() << status.message();
   for (const Config& c : configs("C9", Level::full, Device::cuda)) {
-    for (Op op : {Op::verify, Op::decode, Op::fold, Op::conv_verify, Op::conv_decode, Op::conv_commit, Op::gated_norm}) {
+    for (Op op :
+         {Op::verify, Op::decode, Op::fold, Op::conv_verify, Op::conv_decode, Op::conv_commit, Op::gated_norm}) {
       const Desc desc{.op = op,
                       .device = Device::cuda,
                       .kind = c.gate == Gate::gdn ? MixerKind::gdn : MixerKind::kda,

@@ -35,6 +35,12 @@ struct Shape {
 constexpr Shape kShapes[] = {
     {1, 1, 8, 8, 5, 4}, {1, 2, 12, 5, 3, 2}, {2, 6, 16, 20, 8, 3}, {1, 3, 9, 17, 4, 4}, {2, 2, 20, 8, 6, 3}};
 
+void set_shape(const Shape& shape, PoolConfig* pool) {
+  pool->H = shape.H, pool->HV = shape.HV, pool->K = shape.K, pool->V = shape.V;
+  pool->ring_rows = shape.rows;
+  pool->conv_width = shape.conv_width;
+}
+
 /// "" if the implementation serves all calls of a trace: kernels for a device may be made for some shapes.
 std::string why_not_served(const RigConfig& config, const std::string& impl) {
   const PoolConfig& pool = config.pool;
@@ -60,6 +66,9 @@ std::string why_not_served(const RigConfig& config, const std::string& impl) {
   return "";
 }
 
+/// What kernels for devices are made for, for those that serve no shape of above.
+constexpr Shape kTunedShapes[] = {{1, 2, 64, 16, 5, 4}, {1, 1, 128, 32, 8, 3}, {2, 2, 64, 48, 3, 2}};
+
 using Param = std::tuple<std::string, size_t, size_t>;
 
 class Trace : public ::testing::TestWithParam<Param> {
@@ -69,21 +78,19 @@ class Trace : public ::testing::TestWithParam<Param> {
 
 TEST_P(Trace, EqualsPlainDecoding) {
   const auto& [impl, gate, precision] = GetParam();
-  const Shape& shape = kShapes[(gate * std::size(kPrecisions) + precision) % std::size(kShapes)];
+  const size_t point = gate * std::size(kPrecisions) + precision;
   RigConfig config;
   config.pool = {.layers = 2,
                  .slots = 6,
-                 .H = shape.H,
-                 .HV = shape.HV,
-                 .K = shape.K,
-                 .V = shape.V,
                  .kind = kGates[gate].kind,
                  .state_dtype = kPrecisions[precision].state,
                  .act_dtype = kPrecisions[precision].act,
-                 .ring_rows = shape.rows,
-                 .conv_width = shape.conv_width,
-                 .state_rounding = kPrecisions[precision].rounding};
-  config.pool.device = check::device_of(impl);
+                 .state_rounding = kPrecisions[precision].rounding,
+                 .device = check::device_of(impl)};
+  set_shape(kShapes[point % std::size(kShapes)], &config.pool);
+  if (config.pool.device != Device::cpu && !why_not_served(config, impl).empty()) {
+    set_shape(kTunedShapes[point % std::size(kTunedShapes)], &config.pool);
+  }
   config.safe_gate = kGates[gate].safe;
   config.conv = precision != 3;
   config.out_dtype = precision % 2 == 0 ? DType::f32 : config.pool.act_dtype;

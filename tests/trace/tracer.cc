@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <climits>
 #include <map>
+#include <set>
 
 namespace ringfold::test {
 namespace {
@@ -102,6 +103,26 @@ std::pair<Row, RowStatus> Tracer::hostile_row(int64_t n_tokens, bool may_be_long
 void Tracer::verify() { run_window(false); }
 void Tracer::decode() { run_window(true); }
 
+std::string_view Tracer::impl_for(bool decode, int64_t tokens) const {
+  if (!on_device_ || !decode) return impl_;
+  // Kernels for a device may be made for short windows, and what is ragged may be one long one. Those are left to the
+  // library to give to somebody.
+  const PoolConfig& pool = rig_.pool_config();
+  const Desc desc{.op = Op::decode,
+                  .device = pool.device,
+                  .kind = pool.kind,
+                  .state_rounding = pool.state_rounding,
+                  .state_dtype = pool.state_dtype,
+                  .act_dtype = pool.act_dtype,
+                  .H = pool.H,
+                  .HV = pool.HV,
+                  .K = pool.K,
+                  .V = pool.V,
+                  .window = std::clamp<int64_t>(tokens, 1, kMaxWindow)};
+  Explanation explanation;
+  return explain(desc, impl_, &explanation).ok() ? std::string_view(impl_) : std::string_view();
+}
+
 void Tracer::run_window(bool decode) {
   counts_[decode ? "decode" : "verify"]++;
   const int64_t most = rig_.pool_config().ring_rows + (decode ? 2 : 0);
@@ -113,9 +134,15 @@ void Tracer::run_window(bool decode) {
     if (chance(55)) wanted.push_back({{.slot = t.slot.id, .tokens = tokens(length())}, RowStatus::done});
   }
   while (chance(30)) wanted.push_back(hostile_row(length(), !dense && !decode));
-  if (!on_device_ && !live_.empty() && chance(10)) {
+  if (!live_.empty() && chance(10)) {
     const int32_t id = live_[below(static_cast<int64_t>(live_.size()))].slot.id;
     for (int i = 0; i < 2; ++i) wanted.push_back({{.slot = id, .tokens = tokens(length())}, RowStatus::done});
+  }
+  if (on_device_) {
+    std::set<int32_t> used;
+    std::erase_if(wanted, [&](const auto& row) {
+      return find(row.first.slot) != nullptr && !used.insert(row.first.slot).second;
+    });
   }
   std::vector<Row> rows;
   std::vector<RowStatus> want;
@@ -130,8 +157,12 @@ void Tracer::run_window(bool decode) {
     if (want[r] == RowStatus::done && uses[rows[r].slot] > 1) want[r] = RowStatus::duplicate_slot;
     any_refused |= refused(want[r]);
   }
-  StepOptions options{
-      .impl = impl_, .dense = dense && !rows.empty(), .with_status = chance(80), .layers = layer_order()};
+  int64_t tokens_of_call = 0;
+  for (const Row& row : rows) tokens_of_call += static_cast<int64_t>(row.tokens.size());
+  StepOptions options{.impl = impl_for(decode, dense ? dense_length : tokens_of_call),
+                      .dense = dense && !rows.empty(),
+                      .with_status = chance(80),
+                      .layers = layer_order()};
   const StepResult result =
       decode ? rig_.decode(target_of(*pool_), rows, options) : rig_.verify(target_of(*pool_), rows, options);
   EXPECT_EQ(result.trouble, "");

@@ -73,6 +73,8 @@ class Tracer {
   int32_t free_slot();
   Tenant* find(int32_t slot);
   void run_window(bool decode);
+  /// The implementation of a window call with so many tokens.
+  std::string_view impl_for(bool decode, int64_t tokens) const;
 
   struct Parcel {
     Bytes bytes;

@@ -1,5 +1,5 @@
-// Eight elements at a time between memory formats and fp32. The bits are those of core/scalar_io.h; NaNs become the quiet
-// NaN of the format there too.
+// Eight elements at a time between memory formats and fp32. The bits are those of core/scalar_io.h; NaNs become the
+// quiet NaN of the format there too.
 #pragma once
 
 #include <cuda_bf16.h>

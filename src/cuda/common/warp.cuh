@@ -9,8 +9,8 @@ using S = arith::Scalar;
 
 inline constexpr unsigned kAllLanes = 0xffffffffu;
 
-/// The canonical sum's tree over `groups` (1 .. 32) partial sums, lane g holding group g. The result is in lane 0; groups
-/// that do not exist take no part.
+/// The canonical sum's tree over `groups` (1 .. 32) partial sums, lane g holding group g. The result is in lane 0;
+/// groups that do not exist take no part.
 __device__ inline float tree_to_lane_0(float x, int groups, int lane) {
 #pragma unroll
   for (int s = 16; s >= 1; s /= 2) {
@@ -33,6 +33,29 @@ __device__ inline float group_sum(const float* a, const float* b, int n) {
     if (i < n) chain = arith::group_step<S>(i == 0, a[i], b[i], chain);
   }
   return chain;
+}
+
+/// x[i] = x[i] / d, each correctly rounded, for d between 2^-60 and 2^60. One division makes the reciprocal y; then
+/// q = x y, and twice the remainder, which is exact, brings q to the rounded quotient (Markstein 1990: from a faithful
+/// quotient and a correctly rounded reciprocal this step rounds correctly). Very small and very large x, where the
+/// remainder is not exact, are divided one by one.
+__device__ __forceinline__ void divide_all(float (&x)[arith::kGroup], float d) {
+  const float y = S::div(1.0f, d);
+  bool plain = d < 0x1p60f;
+#pragma unroll
+  for (int i = 0; i < arith::kGroup; ++i) plain = plain && (x[i] == 0 || (fabsf(x[i]) > 0x1p-60f && fabsf(x[i]) < 0x1p60f));
+  if (plain) {
+#pragma unroll
+    for (int i = 0; i < arith::kGroup; ++i) {
+      float q = S::mul(x[i], y);
+      q = S::fma(S::fma(S::neg(q), d, x[i]), y, q);
+      q = S::fma(S::fma(S::neg(q), d, x[i]), y, q);
+      x[i] = x[i] == 0 ? x[i] : q;
+    }
+  } else {
+#pragma unroll
+    for (int i = 0; i < arith::kGroup; ++i) x[i] = S::div(x[i], d);
+  }
 }
 
 }  // namespace ringfold::cuda

@@ -7,14 +7,6 @@
 namespace ringfold::cuda {
 namespace {
 
-/// May 16-byte accesses be used on rows of this array?
-bool aligned(const Array& a) {
-  const int64_t size = static_cast<int64_t>(size_of(a.dtype));
-  const int64_t all = static_cast<int64_t>(reinterpret_cast<uintptr_t>(a.data)) |
-                      size * (a.layer_stride | a.row_stride | a.token_stride | a.head_stride);
-  return all % 16 == 0;
-}
-
 Desc desc_of(const RecurrenceParams& p) {
   Desc d;
   d.op = p.from_ring ? Op::fold : p.write_state ? Op::decode : Op::verify;
@@ -32,9 +24,12 @@ Refusal exact_refusal(const Desc& d) {
   if (d.op != Op::verify && d.op != Op::decode && d.op != Op::fold) return {};
   if (d.K != 64 && d.K != 128) return {"needs K of 64 or 128", "K", d.K};
   if (d.V % 16 != 0) return {"needs V to be a multiple of 16", "V", d.V};
-  if (d.window > kExactWindow) return {"needs a window of at most 16 tokens", "T", d.window};
+  if (size_of(d.act_dtype) != 2) return {"needs bf16 or f16 activations"};
+  if (d.snapshots) return {"writes no snapshots"};
+  if (d.input_alignment < 16) return {"needs q, k, v and ring rows aligned to 16 bytes", "alignment", d.input_alignment};
   if (d.state_alignment < 16) return {"needs state rows aligned to 16 bytes", "alignment", d.state_alignment};
-  if (d.layers * d.rows * d.HV * (d.V / 16) > INT32_MAX / 2) return {"needs fewer than 2^30 tiles", "rows", d.rows};
+  if (d.layers * d.rows * d.HV > INT32_MAX) return {"needs at most 2147483647 heads", "rows", d.rows};
+  if (exact_tiles(d, current_device()).blocks == 0) return {"needs more shared memory than a block has", "T", d.window};
   return {};
 }
 
@@ -42,23 +37,37 @@ Plan exact_plan(const Desc& d) {
   Plan plan = traffic(d);
   if (d.op != Op::verify && d.op != Op::decode && d.op != Op::fold) return plan;
   const ExactTiles tiles = exact_tiles(d, current_device());
-  plan.tasks = tiles.units;
-  plan.v_parts = d.V / tiles.rows;
+  plan.tasks = tiles.heads * tiles.v_parts;
+  plan.v_parts = tiles.v_parts;
   plan.threads = tiles.threads;
   return plan;
 }
 
 Status exact_recurrence(const RecurrenceParams& params) {
   exact::ExactParams p{params};
+  bool small = true;
+  const auto bytes = [&](int64_t elements, DType dtype) {
+    const int64_t n = elements * static_cast<int64_t>(size_of(dtype));
+    small = small && n >= INT32_MIN && n <= INT32_MAX;
+    return static_cast<int32_t>(n);
+  };
+  const auto pitch = [&](const Array& a) {
+    return a ? exact::Pitch{bytes(a.head_stride, a.dtype), bytes(a.token_stride, a.dtype)} : exact::Pitch{};
+  };
   if (p.from_ring) {
-    p.aligned_inputs = aligned(p.ring_k) && aligned(p.ring_v);
+    p.k_at = pitch(p.ring_k), p.v_at = pitch(p.ring_v), p.a_at = pitch(p.ring_g), p.b_at = pitch(p.ring_beta);
   } else {
-    p.aligned_inputs = aligned(p.q) && aligned(p.k) && aligned(p.v);
-    p.aligned_ring = p.ring_k && aligned(p.ring_k) && aligned(p.ring_v);
+    p.q_at = pitch(p.q), p.k_at = pitch(p.k), p.v_at = pitch(p.v), p.a_at = pitch(p.a), p.b_at = pitch(p.b);
+    p.out_at = pitch(p.out);
+    p.ring_k_at = pitch(p.ring_k), p.ring_v_at = pitch(p.ring_v);
+    p.ring_g_at = pitch(p.ring_g), p.ring_beta_at = pitch(p.ring_beta);
   }
+  p.state_head = bytes(p.state.head_stride, p.state.dtype);
+  p.state_row = bytes(p.state_v_stride, p.state.dtype);
+  if (!small) return {Code::unsupported, "strides: cuda.exact expects at most 2 GiB between heads and tokens; use cuda.general"};
   const DeviceProperties& device = current_device();
   const ExactTiles tiles = exact_tiles(desc_of(p), device);
-  if (tiles.units == 0) return {};
+  if (tiles.heads == 0) return {};
   static const exact::Instances all[2][2] = {{exact::window_64(), exact::window_128()},
                                              {exact::ring_64(), exact::ring_128()}};
   const exact::Instances& of = all[p.from_ring][p.K == 128];

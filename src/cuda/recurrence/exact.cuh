@@ -1,14 +1,14 @@
 // The recurrence in the exact order for K = 64 and 128.
 //
-// A unit of work is a tile of rows of V of one (layer, row, value head); blocks are persistent and take every
-// gridDim-th unit. Mapping: L = K/16 lanes share a row, lane c of them holding groups c and c+L of K; a thread holds
-// R = L/2 rows (so 64 or 32 elements). Lane c keeps row r ^ (its low bits) in register r, so that each step of the sum's
-// tree is one shuffle and one addition, with no select; the two dots of a token are reduced together, the first step
-// parting them (lanes of the upper half read kd and qd the other way round).
+// Blocks are persistent: block (x, y) takes a range of consecutive (layer, row, value head), and part y of V. Mapping:
+// L = K/16 lanes share a row, lane c of them holding groups c and c+L of K; a thread holds R = L/2 rows (so 64 or 32
+// elements). Lane c keeps row r ^ (its low bits) in register r, so that each step of the sum's tree is one shuffle and one
+// addition, with no select; the two dots of a token are reduced together, the first step parting them (lanes of the upper
+// half read kd and qd the other way round).
 //
-// Pipeline, for unit i: its state tile was copied to shared memory (cp.async) while unit i-1 was computed, its token
-// vectors (kd, qd, k, decay) were made by all warps at the end of unit i-1, its gates and betas at the end of unit i-2.
-// The warp that copies a part of the tile is the one that reads it, so one barrier for each unit suffices.
+// Pipeline, for head i: its state tile was copied to shared memory (cp.async) while head i-1 was computed, and its token
+// vectors (kd, qd, k, ..) were made at the end of head i-1. The warp that copies a part of the tile is the one that reads
+// it, so one barrier for each head suffices. Gates and betas of all heads of a line (a row of a layer) are made at once.
 #pragma once
 
 #include "cuda/common/convert.cuh"
@@ -20,13 +20,17 @@
 namespace ringfold::cuda::exact {
 
 constexpr int kGroup = arith::kGroup;
-constexpr int kUnitBuffers = 3;
-constexpr int kVectorBuffers = 2;
 
-/// Params of the call, and whether 16-byte accesses may be used.
+/// Distances in bytes between the heads and the tokens of an array.
+struct Pitch {
+  int32_t head = 0, token = 0;
+};
+
+/// The params of the call, and its arrays' pitches in 32 bits: 64-bit products would be a good part of the kernel.
 struct ExactParams : RecurrenceParams {
-  bool aligned_inputs = false;  ///< q, k, v of the window, or k, v of the ring that is read
-  bool aligned_ring = false;    ///< k, v of the ring that is written
+  Pitch q_at, k_at, v_at, a_at, b_at, out_at;                // of the window, or of the ring that is read
+  Pitch ring_k_at, ring_v_at, ring_g_at, ring_beta_at;       // of the ring that is written
+  int32_t state_head = 0, state_row = 0;                     // bytes between heads and rows of V of a state
 };
 
 /// What is known at compile time. StateBytes: 4, or 2 for bf16 and f16.
@@ -35,49 +39,62 @@ struct Traits {
   static constexpr int K = K_;
   static constexpr int kStateBytes = StateBytes;
   static constexpr bool kKda = Kda, kFromRing = FromRing;
-  static constexpr int kLanes = K / 16;               // that share a row
-  static constexpr int kRows = kLanes / 2;            // of V, in one thread
-  static constexpr int kSide = 32 / kLanes;           // row groups of a warp; lane = c * kSide + side
-  static constexpr int kWarpRows = 16;                // kSide * kRows
-  static constexpr int kHalves = StateBytes == 4 ? 2 : 1;      // 16-byte chunks of a group
-  static constexpr int kChunks = kRows * 2 * kHalves;          // of a thread
-  static constexpr int kRowChunks = K * StateBytes / 16;       // of a row in memory
-  static constexpr int kVectors = Kda ? 4 : 3;                 // kd, qd, k (, decay); from a ring qd stays unused
+  static constexpr int kLanes = K / 16;                    // that share a row
+  static constexpr int kRows = kLanes / 2;                 // of V, in one thread
+  static constexpr int kSide = 32 / kLanes;                // row groups of a warp; lane = c * kSide + side
+  static constexpr int kWarpRows = 16;                     // kSide * kRows
+  static constexpr int kHalves = StateBytes == 4 ? 2 : 1;  // 16-byte chunks of a group
+  static constexpr int kChunks = kRows * 2 * kHalves;      // of a thread
+  static constexpr int kRowChunks = K * StateBytes / 16;   // of a row in memory
+  // Token vectors: kd, k (, qd, q) (, decay). q is there for the other value heads of a key head.
+  static constexpr int kVectors = (FromRing ? 2 : 4) + (Kda ? 1 : 0);
+  static constexpr int kDecayVector = kVectors - 1;
+
+  /// What row `row` of a warp adds (by exclusive or) to a chunk's place in shared memory.
+  static constexpr int place_of_row(int row) {
+    const int r = row % kRows, side = row / kRows;
+    return (r * 2 * kHalves * 32 + (side << (kLanes == 8 ? 1 : 0))) * 16;
+  }
 };
 
-/// Per token: beta, k.q, decay (GDN).
-struct alignas(16) Scalars {
-  float beta, kq, decay, unused;
+enum Vector { kKd, kKey, kQd, kQuery };
+
+/// beta and decay (GDN) of one token of one value head.
+struct Gates {
+  float beta, decay;
 };
 
-/// One unit of work. Not `live`: nothing to do but zero outputs.
-struct alignas(16) Unit {
-  int64_t layer = 0;
-  int32_t row = 0, slot = 0;
-  int32_t hv = 0, v0 = 0, count = 0;
-  bool live = false, exists = false;
+/// A row of a layer: its arrays' addresses at head 0, token 0. Not `live`: nothing to do but zero outputs.
+struct alignas(16) Line {
+  const std::byte *q, *k, *v, *a, *b;
+  std::byte *out, *ring_k, *ring_v, *ring_g, *ring_beta;
+  std::byte *state, *target, *track;
+  int32_t count, track_step;
+  bool live;
 };
 
-/// Shared memory of a block, carved from one array.
+/// Shared memory of a block, carved from one array. The order and the sizes are those of exact_shared_bytes().
 template <class T>
 struct Shared {
   std::byte* base;
-  int threads, window, v_bytes;  // v_bytes: of one token's rows of v, a multiple of 16
+  int threads, window, heads;  // heads: of a line, at most
 
   __device__ std::byte* state() const { return base; }
   __device__ float* vector(int buffer, int t, int which) const {
     float* vectors = reinterpret_cast<float*>(base + threads * T::kChunks * 16);
     return vectors + ((buffer * window + t) * T::kVectors + which) * T::K;
   }
-  __device__ Scalars* scalars(int buffer) const {
-    return reinterpret_cast<Scalars*>(vector(kVectorBuffers, 0, 0)) + buffer * window;
-  }
+  /// The block's rows of v of a token: two bytes each, `threads` bytes.
   __device__ std::byte* v(int buffer, int t) const {
-    return reinterpret_cast<std::byte*>(scalars(kUnitBuffers)) + (buffer * window + t) * v_bytes;
+    return reinterpret_cast<std::byte*>(vector(2, 0, 0)) + (buffer * window + t) * threads;
   }
-  /// Raw q and k of the first token that a warp prepares: 32 bytes for each thread.
-  __device__ std::byte* raw() const { return v(kVectorBuffers, 0); }
-  __device__ Unit& unit(int buffer) const { return reinterpret_cast<Unit*>(raw() + threads * 32)[buffer]; }
+  /// Raw q and k of the first token that a warp prepares: 16 bytes for each thread.
+  __device__ uint4* raw() const { return reinterpret_cast<uint4*>(v(2, 0)); }
+  __device__ Gates* gates(int buffer, int head) const {
+    return reinterpret_cast<Gates*>(raw() + threads) + (buffer * heads + head) * window;
+  }
+  __device__ Line& line(int buffer) const { return reinterpret_cast<Line*>(gates(2, 0))[buffer]; }
+  __device__ float* kq(int buffer) const { return reinterpret_cast<float*>(&line(2)) + buffer * window; }
 };
 
 /// Element e of group g of a token vector: halves of groups lie together, so that 16-byte accesses have no conflicts.
@@ -100,116 +117,186 @@ __device__ __forceinline__ int chunk_place(int c, int side, int group_half, int 
 }
 
 template <class T>
-__device__ __forceinline__ Unit find_unit(const ExactParams& p, const Layers& layers, int64_t index, int64_t units,
-                                          int rows) {
-  Unit u;
-  if (index >= units) return u;
-  u.exists = true;
-  const auto i = static_cast<uint32_t>(index);
-  const uint32_t parts = static_cast<uint32_t>(p.V / rows), heads = i / parts;
-  const uint32_t line = heads / static_cast<uint32_t>(p.HV), row_count = static_cast<uint32_t>(p.rows);
-  u.v0 = static_cast<int>(i % parts) * rows;
-  u.hv = static_cast<int>(heads % static_cast<uint32_t>(p.HV));
-  u.row = static_cast<int32_t>(line % row_count);
-  const int64_t layer_index = line / row_count;
-  u.layer = layers(layer_index);
-  const RowStatus status = T::kFromRing ? verdict_on_accepted(p, layers, u.row) : verdict_on_window(p, u.row);
-  if (u.hv == 0 && u.v0 == 0 && layer_index == 0 && threadIdx.x % 32 == 0) {
-    if constexpr (T::kFromRing) {
-      if (p.row_status) p.row_status[u.row] = static_cast<int32_t>(status);
-    } else {
-      settle_window(p, u.row, status);
-    }
-  }
-  u.live = status == RowStatus::done;
-  u.slot = p.slot_ids[u.row];
-  u.count = status == RowStatus::bad_window_bounds ? 0 : static_cast<int>(p.asked_tokens(u.row));
-  if (u.live && u.count == 0 && p.destination(u.row) == u.slot) u.live = false;
-  return u;
-}
-
-/// Where a token of a unit lies in the window or the ring.
-template <class T>
-struct Source {
-  int64_t layer, row, token;
-  __device__ Source(const ExactParams& p, const Unit& u)
-      : layer(T::kFromRing ? u.layer : 0),
-        row(T::kFromRing ? u.slot : p.window_row(u.row)),
-        token(T::kFromRing ? 0 : p.window_token(u.row)) {}
-  __device__ const std::byte* at(const Array& a, int t, int head) const { return a.at(layer, row, token + t, head); }
-};
-
-template <class T>
 class Block {
  public:
-  __device__ Block(const ExactParams& params, const Layers& layers, std::byte* memory, int64_t units, int rows)
+  __device__ Block(const ExactParams& params, const Layers& layers, std::byte* memory, int heads_of_line)
       : p(params),
         layers_(layers),
-        shared{memory, static_cast<int>(blockDim.x), params.max_window,
-               rows * static_cast<int>(size_of(v_array().dtype))},
-        units_(units),
-        rows_(rows),
+        shared{memory, static_cast<int>(blockDim.x), params.max_window, heads_of_line},
         lane(threadIdx.x % 32),
         warp(threadIdx.x / 32),
         c(lane / T::kSide),
-        side(lane % T::kSide) {}
+        side(lane % T::kSide),
+        v0(blockIdx.y * (blockDim.x / 2)) {}
 
-  __device__ void run() {
-    int64_t index = blockIdx.x;
-    look_ahead(index, 0);
-    look_ahead(index + gridDim.x, 1);
+  __device__ void run(int first, int last) {
+    int hv = first % p.HV, first_hv = hv, lines = 0, vectors = 0;
+    find_line(first / p.HV, 0);
     __syncthreads();
-    fetch(shared.unit(0), 0);
+    make_gates(0, hv, last - first);
+    fetch(0, hv, 0);
+    __syncthreads();
+    ptx::wait_copies<1>();
+    make_vectors(0, hv, 0, false, shared.gates(0, 0));
     ptx::wait_copies<0>();
-    make_vectors(shared.unit(0), 0, 0);
     __syncthreads();
-    for (int turn = 0; index < units_; ++turn, index += gridDim.x) {
-      const int buffer = turn % kVectorBuffers;
-      compute(shared.unit(turn % kUnitBuffers), shared.unit((turn + 1) % kUnitBuffers), buffer, turn % kUnitBuffers);
+    for (int head = first; head < last; ++head) {
+      const int line = lines;
+      const Gates* gates = shared.gates(lines, hv - first_hv);
+      const int next_hv = hv + 1 == p.HV ? 0 : hv + 1;
+      const bool more = head + 1 < last;
+      if (next_hv == 0 && more) {
+        lines ^= 1;
+        first_hv = 0;
+        find_line((head + 1) / p.HV, lines);
+        __syncthreads();
+        make_gates(lines, 0, last - head - 1);
+        __syncthreads();
+      }
+      compute(line, hv, vectors, gates, more ? lines : -1, next_hv);
+      ptx::wait_copies<1>();
+      if (more) {
+        const bool same_key = next_hv % (p.HV / p.H) != 0;
+        make_vectors(lines, next_hv, vectors ^ 1, same_key, shared.gates(lines, next_hv - first_hv));
+      }
       ptx::wait_copies<0>();
-      make_vectors(shared.unit((turn + 1) % kUnitBuffers), buffer ^ 1, (turn + 1) % kUnitBuffers);
-      look_ahead(index + 2 * static_cast<int64_t>(gridDim.x), (turn + 2) % kUnitBuffers);
       __syncthreads();
+      hv = next_hv;
+      vectors ^= 1;
     }
   }
 
  private:
-  /// Finds a unit, and its gates and betas, by the warp that has least to do elsewhere.
-  __device__ void look_ahead(int64_t index, int buffer) {
-    if (warp != static_cast<int>(blockDim.x / 32) - 1) return;
-    const Unit u = find_unit<T>(p, layers_, index, units_, rows_);
-    if (lane == 0) shared.unit(buffer) = u;
-    make_scalars(u, buffer);
-  }
-  __device__ const Array& k_array() const { return T::kFromRing ? p.ring_k : p.k; }
-  __device__ const Array& v_array() const { return T::kFromRing ? p.ring_v : p.v; }
-  __device__ int key_head(const Unit& u) const { return u.hv / (p.HV / p.H); }
-  __device__ bool records(const Unit& u) const { return !T::kFromRing && p.ring_k; }
+  using State = float[T::kRows][2][kGroup];
 
-  /// Starts the copies of a unit's state, of its v, and of the raw q and k that this thread will prepare first.
-  __device__ void fetch(const Unit& u, int buffer) {
-    if (u.live) {
-      fetch_state(u);
-      fetch_v(u, buffer);
-      if (p.aligned_inputs) fetch_raw(u);
+  __device__ DType act_dtype() const { return T::kFromRing ? p.ring_v.dtype : p.v.dtype; }
+  __device__ int key_head(int hv) const { return hv / (p.HV / p.H); }
+  __device__ bool records() const { return !T::kFromRing && p.ring_k; }
+
+  /// The first warp judges a row and finds its arrays.
+  __device__ void find_line(int index, int buffer) const {
+    if (warp != 0) return;
+    const int rows = static_cast<int>(p.rows), layer_index = index / rows, row = index - layer_index * rows;
+    const int64_t layer = layers_(layer_index);
+    const RowStatus status = T::kFromRing ? verdict_on_accepted(p, layers_, row) : verdict_on_window(p, row);
+    if (lane != 0) return;
+    if (layer_index == 0 && blockIdx.y == 0) {  // several blocks may speak for a row; they say the same
+      if constexpr (T::kFromRing) {
+        if (p.row_status) p.row_status[row] = static_cast<int32_t>(status);
+      } else {
+        settle_window(p, row, status);
+      }
     }
+    Line& line = shared.line(buffer);
+    const int64_t slot = p.slot_ids[row];
+    line.live = status == RowStatus::done;
+    line.count = status == RowStatus::bad_window_bounds ? 0 : static_cast<int>(p.asked_tokens(row));
+    line.track_step = -1;
+    if constexpr (!T::kFromRing) {
+      if (status != RowStatus::bad_window_bounds) line.out = p.out.at(0, p.window_row(row), p.window_token(row), 0);
+    }
+    if (!line.live) return;
+    line.state = p.state.at(layer, slot, 0, 0);
+    line.target = p.state.at(layer, p.destination(row), 0, 0);
+    if (line.count == 0 && line.target == line.state) line.live = false;
+    if constexpr (T::kFromRing) {
+      line.k = p.ring_k.at(layer, slot, 0, 0);
+      line.v = p.ring_v.at(layer, slot, 0, 0);
+      line.a = p.ring_g.at(layer, slot, 0, 0);
+      line.b = p.ring_beta.at(layer, slot, 0, 0);
+      if (const int64_t track = p.track_slot(row); track >= 0) {
+        line.track = p.state.at(layer, track, 0, 0);
+        line.track_step = p.track_steps[row];
+      }
+    } else {
+      const int64_t at_row = p.window_row(row), token = p.window_token(row);
+      line.q = p.q.at(0, at_row, token, 0);
+      line.k = p.k.at(0, at_row, token, 0);
+      line.v = p.v.at(0, at_row, token, 0);
+      line.a = p.a.at(0, at_row, token, 0);
+      line.b = p.b.at(0, at_row, token, 0);
+      if (records()) {
+        line.ring_k = p.ring_k.at(0, slot, 0, 0);
+        line.ring_v = p.ring_v.at(0, slot, 0, 0);
+        line.ring_g = p.ring_g.at(0, slot, 0, 0);
+        line.ring_beta = p.ring_beta.at(0, slot, 0, 0);
+      }
+    }
+  }
+
+  template <class Byte>
+  static __device__ __forceinline__ Byte* at(Byte* base, const Pitch& pitch, int t, int head) {
+    return base + static_cast<int64_t>(head) * pitch.head + static_cast<int64_t>(t) * pitch.token;
+  }
+
+  /// Gates and betas of a line's heads from hv0 on, a thread for each token of each head; the ring's g and beta on the
+  /// way.
+  __device__ void make_gates(int buffer, int hv0, int most) const {
+    const Line& line = shared.line(buffer);
+    if (!line.live) return;
+    const int heads = min(p.HV - hv0, most), count = line.count;
+    for (int i = threadIdx.x; i < heads * count; i += blockDim.x) {
+      const int head = i / count, t = i - head * count, hv = hv0 + head;
+      const std::byte *a = at(line.a, p.a_at, t, hv), *b = at(line.b, p.b_at, t, hv);
+      Gates gates{0, 0};
+      float g = 0;
+      if constexpr (T::kFromRing) {
+        gates.beta = peek<float>(b, 0);
+        if constexpr (!T::kKda) g = peek<float>(a, 0);
+      } else {
+        gates.beta = arith::sigmoid<S>(load(p.b.dtype, b, 0));
+        if constexpr (!T::kKda) g = log_decay(p, hv, 0, load(p.a.dtype, a, 0));
+        if (records() && blockIdx.y == 0) {
+          poke(at(line.ring_beta, p.ring_beta_at, t, hv), 0, gates.beta);
+          if constexpr (!T::kKda) poke(at(line.ring_g, p.ring_g_at, t, hv), 0, g);
+        }
+      }
+      if constexpr (!T::kKda) gates.decay = arith::exp<S>(g);
+      shared.gates(buffer, head)[t] = gates;
+    }
+  }
+
+  /// Starts the copies of a head: its v, and the raw q and k that this thread will prepare first, then its state.
+  __device__ void fetch(int line_buffer, int hv, int buffer) const {
+    const Line& line = shared.line(line_buffer);
+    const bool live = line.live;
+    if (live) {
+      if (warp < line.count && prepares()) {
+        ptx::copy_async_16(ptx::shared_address(shared.raw() + threadIdx.x), prepared_source(line, hv, warp));
+      }
+      for_v_chunks(line.count, [&](int t, int byte) {
+        ptx::copy_async_16(ptx::shared_address(shared.v(buffer, t) + byte), at(line.v, p.v_at, t, hv) + v0 * 2 + byte);
+      });
+    }
+    ptx::commit_copies();
+    if (live) fetch_state(line, hv);
     ptx::commit_copies();
   }
 
-  __device__ void fetch_state(const Unit& u) {
-    const std::byte* from = p.state.at(u.layer, u.slot, 0, u.hv);
+  /// 16-byte chunks of a head's v, each always by the same thread. A token has blockDim / 16 of them.
+  template <class Visit>
+  __device__ void for_v_chunks(int count, Visit visit) const {
+    const int per_token = blockDim.x / 16;
+    for (int t = threadIdx.x / per_token; t < count; t += 16) visit(t, threadIdx.x % per_token * 16);
+  }
+
+  __device__ void fetch_state(const Line& line, int hv) const {
+    // Chunk j * 32 + lane of the warp's rows, in memory order. What j and what the lane contribute to the place in shared
+    // memory are disjoint bits but for exclusive ors.
+    constexpr int kRowsAtOnce = 32 / T::kRowChunks;
+    const int s = lane % T::kRowChunks, first_row = lane / T::kRowChunks;
+    const int half = T::kHalves == 2 ? s & 1 : 0, group = s / T::kHalves;
+    const int its_c = group % T::kLanes, its_group = group / T::kLanes;
+    const int chunk = ((first_row % T::kRows ^ twist_of(its_c)) * 2 + its_group) * T::kHalves + half;
+    const uint32_t mine =
+        ptx::opaque((chunk * 32 + chunk_place<T>(its_c, first_row / T::kRows, its_group, half)) * 16);
     const uint32_t to = ptx::shared_address(shared.state() + warp * 32 * T::kChunks * 16);
-    const int64_t pitch = p.state_v_stride * T::kStateBytes;
+    const std::byte* from = line.state + static_cast<int64_t>(hv) * p.state_head +
+                            static_cast<int64_t>(v0 + warp * T::kWarpRows + first_row) * p.state_row + s * 16;
 #pragma unroll
     for (int j = 0; j < T::kChunks; ++j) {
-      const int at = j * 32 + lane;  // chunk of the warp's rows, in memory order
-      const int row = at / T::kRowChunks, s = at % T::kRowChunks;
-      const int half = T::kHalves == 2 ? s & 1 : 0, group = s / T::kHalves;
-      const int its_c = group % T::kLanes, its_group = group / T::kLanes;
-      const int its_side = row / T::kRows, r = (row % T::kRows) ^ twist_of(its_c);
-      const int chunk = (r * 2 + its_group) * T::kHalves + half;
-      ptx::copy_async_16(to + (chunk * 32 + chunk_place<T>(its_c, its_side, its_group, half)) * 16,
-                         from + (u.v0 + warp * T::kWarpRows + row) * pitch + s * 16);
+      ptx::copy_async_16(to + (mine ^ T::place_of_row(j * kRowsAtOnce)), from);
+      from += kRowsAtOnce * p.state_row;
     }
   }
 
@@ -218,199 +305,113 @@ class Block {
     return T::kFromRing ? c >> 1 & (T::kRows - 1) : c & (T::kRows - 1);
   }
 
-  __device__ void fetch_v(const Unit& u, int buffer) {
-    const Source<T> source(p, u);
-    const int size = static_cast<int>(size_of(v_array().dtype));
-    if (p.aligned_inputs) {
-      const int chunks = shared.v_bytes / 16;
-      for (int i = threadIdx.x; i < u.count * chunks; i += blockDim.x) {
-        const int t = i / chunks, at = i % chunks * 16;
-        ptx::copy_async_16(ptx::shared_address(shared.v(buffer, t) + at),
-                           source.at(v_array(), t, u.hv) + u.v0 * size + at);
-      }
-    } else {
-      for (int i = threadIdx.x; i < u.count * rows_; i += blockDim.x) {
-        const int t = i / rows_, at = i % rows_;
-        copy_element(source.at(v_array(), t, u.hv), u.v0 + at, shared.v(buffer, t), at, size);
-      }
-    }
-  }
-
-  static __device__ void copy_element(const std::byte* from, int64_t i, std::byte* to, int64_t j, int size) {
-    if (size == 4) {
-      poke(to, j, peek<uint32_t>(from, i));
-    } else {
-      poke(to, j, peek<uint16_t>(from, i));
-    }
-  }
-
-  /// Group of this lane when a warp prepares a token: the lower 16 lanes have k, the upper ones q.
+  /// When a warp prepares a token, its lower 16 lanes have the groups of k, the upper ones those of q.
   __device__ int prepared_group() const { return lane % 16; }
   __device__ bool prepares_q() const { return lane >= 16; }
-  __device__ const Array& prepared_array() const { return !T::kFromRing && prepares_q() ? p.q : k_array(); }
   __device__ bool prepares() const { return prepared_group() < T::K / kGroup && !(T::kFromRing && prepares_q()); }
-
-  __device__ void fetch_raw(const Unit& u) {
-    if (warp >= u.count || !prepares()) return;
-    const Array& from = prepared_array();
-    const int bytes = kGroup * static_cast<int>(size_of(from.dtype));
-    const std::byte* at = Source<T>(p, u).at(from, warp, key_head(u)) + prepared_group() * bytes;
-    const uint32_t to = ptx::shared_address(shared.raw() + threadIdx.x * 32);
-    ptx::copy_async_16(to, at);
-    if (bytes == 32) ptx::copy_async_16(to + 16, at + 16);
+  __device__ const std::byte* prepared_source(const Line& line, int hv, int t) const {
+    const int h = key_head(hv);
+    const std::byte* from = !T::kFromRing && prepares_q() ? at(line.q, p.q_at, t, h) : at(line.k, p.k_at, t, h);
+    return from + prepared_group() * kGroup * 2;
   }
 
-  /// beta (and GDN's decay) of all tokens of a unit, lane t having token t.
-  __device__ void make_scalars(const Unit& u, int buffer) {
-    if (!u.live || lane >= u.count) return;
-    const Source<T> source(p, u);
-    Scalars s{};
-    float g = 0;
-    if constexpr (T::kFromRing) {
-      s.beta = peek<float>(source.at(p.ring_beta, lane, u.hv), 0);
-      if constexpr (!T::kKda) g = peek<float>(source.at(p.ring_g, lane, u.hv), 0);
-    } else {
-      s.beta = arith::sigmoid<S>(load(p.b.dtype, source.at(p.b, lane, u.hv), 0));
-      if constexpr (!T::kKda) g = log_decay(p, u.hv, 0, load(p.a.dtype, source.at(p.a, lane, u.hv), 0));
-      if (records(u) && u.v0 == 0) {
-        poke(p.ring_beta.at(0, u.slot, lane, u.hv), 0, s.beta);
-        if constexpr (!T::kKda) poke(p.ring_g.at(0, u.slot, lane, u.hv), 0, g);
-      }
+  /// The vectors of all tokens of a head, a warp for each; the ring's k, v and g on the way. `same_key`: k and q are those
+  /// of the head before, whose vectors are in the other buffer.
+  __device__ void make_vectors(int line_buffer, int hv, int buffer, bool same_key, const Gates* gates) const {
+    const Line& line = shared.line(line_buffer);
+    if (!line.live) return;
+    const int count = line.count;
+    if (records()) {
+      for_v_chunks(count, [&](int t, int byte) {  // what this thread has copied itself
+        *reinterpret_cast<uint4*>(at(line.ring_v, p.ring_v_at, t, hv) + v0 * 2 + byte) =
+            *reinterpret_cast<const uint4*>(shared.v(buffer, t) + byte);
+      });
     }
-    if constexpr (!T::kKda) s.decay = arith::exp<S>(g);
-    Scalars& to = shared.scalars(buffer)[lane];
-    to.beta = s.beta;
-    to.decay = s.decay;
-  }
-
-  /// kd, qd, k (and KDA's decay) of all tokens of a unit, a warp for each; the ring's k, v and g on the way.
-  __device__ void make_vectors(const Unit& u, int buffer, int scalar_buffer) {
-    if (!u.live) return;
-    if (records(u)) record_v(u, buffer);
-    for (int t = warp; t < u.count; t += blockDim.x / 32) make_vectors_of(u, t, buffer, scalar_buffer);
-  }
-
-  __device__ void record_v(const Unit& u, int buffer) {
-    const int size = static_cast<int>(size_of(p.v.dtype));
-    if (p.aligned_inputs && p.aligned_ring) {
-      const int chunks = shared.v_bytes / 16;  // each thread stores what it has copied itself
-      for (int i = threadIdx.x; i < u.count * chunks; i += blockDim.x) {
-        const int t = i / chunks, at = i % chunks * 16;
-        *reinterpret_cast<uint4*>(p.ring_v.at(0, u.slot, t, u.hv) + u.v0 * size + at) =
-            *reinterpret_cast<const uint4*>(shared.v(buffer, t) + at);
-      }
-    } else {
-      const Source<T> source(p, u);
-      for (int i = threadIdx.x; i < u.count * rows_; i += blockDim.x) {
-        const int t = i / rows_, at = u.v0 + i % rows_;
-        copy_element(source.at(p.v, t, u.hv), at, p.ring_v.at(0, u.slot, t, u.hv), at, size);
-      }
-    }
-  }
-
-  /// Eight elements as they lie in memory, and as floats.
-  __device__ void load_group(const Unit& u, int t, uint4 (&raw)[2], float (&x)[kGroup]) const {
-    const Array& from = prepared_array();
-    const int size = static_cast<int>(size_of(from.dtype));
-    const std::byte* at = Source<T>(p, u).at(from, t, key_head(u)) + prepared_group() * kGroup * size;
-    if (p.aligned_inputs) {
-      const auto* words = reinterpret_cast<const uint4*>(t == warp ? shared.raw() + threadIdx.x * 32 : at);
-      raw[0] = words[0];
-      if (size == 4) {
-        raw[1] = words[1];
-        const uint32_t bits[8] = {raw[0].x, raw[0].y, raw[0].z, raw[0].w, raw[1].x, raw[1].y, raw[1].z, raw[1].w};
-#pragma unroll
-        for (int i = 0; i < kGroup; ++i) x[i] = __uint_as_float(bits[i]);
+#pragma unroll 1
+    for (int t = warp; t < count; t += blockDim.x / 32) {
+      float x[kGroup] = {}, decay[kGroup];
+      if (same_key) {
+        if (prepares()) read_group(shared.vector(buffer ^ 1, t, prepares_q() ? kQuery : kKey), prepared_group(), x);
+        if (!T::kFromRing && lane == 0) shared.kq(buffer)[t] = shared.kq(buffer ^ 1)[t];
       } else {
-        widen_8(from.dtype, raw[0], x);
+        normalise(line, hv, t, buffer, x);
       }
-    } else {
+      make_decay(line, hv, t, gates, decay);
+      if (!prepares()) continue;
+      const int group = prepared_group();
+      store_group(shared.vector(buffer, t, prepares_q() ? kQuery : kKey), group, x);
 #pragma unroll
-      for (int i = 0; i < kGroup; ++i) x[i] = load(from.dtype, at, i);
+      for (int i = 0; i < kGroup; ++i) x[i] = S::mul(x[i], decay[i]);
+      store_group(shared.vector(buffer, t, prepares_q() ? kQd : kKd), group, x);
+      if (T::kKda && !prepares_q()) store_group(shared.vector(buffer, t, T::kDecayVector), group, decay);
     }
   }
 
-  __device__ void record_k(const Unit& u, int t, const uint4 (&raw)[2]) const {
-    const int size = static_cast<int>(size_of(p.k.dtype));
-    std::byte* to = p.ring_k.at(0, u.slot, t, key_head(u)) + prepared_group() * kGroup * size;
-    if (p.aligned_inputs && p.aligned_ring) {
-      reinterpret_cast<uint4*>(to)[0] = raw[0];
-      if (size == 4) reinterpret_cast<uint4*>(to)[1] = raw[1];
-    } else {
-      const std::byte* from = Source<T>(p, u).at(p.k, t, key_head(u)) + prepared_group() * kGroup * size;
+  /// This lane's group of k or q, after l2norm and scale; k.q; the ring's k.
+  __device__ void normalise(const Line& line, int hv, int t, int buffer, float (&x)[kGroup]) const {
+    uint4 raw = {};
+    if (prepares()) {
+      raw = t == warp ? shared.raw()[threadIdx.x] : *reinterpret_cast<const uint4*>(prepared_source(line, hv, t));
+    }
+    widen_8(act_dtype(), raw, x);
+    if (records() && blockIdx.y == 0 && prepares() && !prepares_q() && hv % (p.HV / p.H) == 0) {
+      *reinterpret_cast<uint4*>(at(line.ring_k, p.ring_k_at, t, key_head(hv)) + prepared_group() * kGroup * 2) = raw;
+    }
+    if (p.qk_l2norm) {
+      const float norm = arith::l2_divisor<S>(tree_16(group_sum(x, x, kGroup)));
+      divide_all(x, norm);
+    }
+    if constexpr (!T::kFromRing) {
+      const float scale = prepares_q() ? p.scale : 1.0f;  // a product with 1 is exact
+      float other[kGroup];
 #pragma unroll
-      for (int i = 0; i < kGroup; ++i) copy_element(from, i, to, i, size);
+      for (int i = 0; i < kGroup; ++i) {
+        x[i] = S::mul(x[i], scale);
+        other[i] = __shfl_xor_sync(kAllLanes, x[i], 16);
+      }
+      const float kq = tree_16(group_sum(x, other, kGroup));
+      if (lane == 0) shared.kq(buffer)[t] = kq;
     }
   }
 
   /// The tree over the K/8 groups, lane g of 16 holding group g; the result in all of them.
-  __device__ float tree_16(float x) const {
+  static __device__ float tree_16(float x) {
 #pragma unroll
     for (int s = T::K / 16; s >= 1; s /= 2) x = S::add(x, __shfl_xor_sync(kAllLanes, x, s));
     return x;
-  }
-
-  __device__ void make_vectors_of(const Unit& u, int t, int buffer, int scalar_buffer) {
-    const bool active = prepares();
-    const int group = prepared_group();
-    uint4 raw[2] = {};
-    float x[kGroup] = {}, decay[kGroup];
-    if (active) load_group(u, t, raw, x);
-    if (active && records(u) && !prepares_q() && u.v0 == 0 && u.hv % (p.HV / p.H) == 0) record_k(u, t, raw);
-    make_decay(u, t, scalar_buffer, decay);
-    if (p.qk_l2norm) {
-      const float norm = arith::l2_divisor<S>(tree_16(group_sum(x, x, kGroup)));
-#pragma unroll
-      for (int i = 0; i < kGroup; ++i) x[i] = S::div(x[i], norm);
-    }
-    if (!T::kFromRing && prepares_q()) {
-#pragma unroll
-      for (int i = 0; i < kGroup; ++i) x[i] = S::mul(x[i], p.scale);
-    }
-    if constexpr (!T::kFromRing) {
-      float other[kGroup];
-#pragma unroll
-      for (int i = 0; i < kGroup; ++i) other[i] = __shfl_xor_sync(kAllLanes, x[i], 16);
-      const float kq = tree_16(group_sum(x, other, kGroup));
-      if (lane == 0) shared.scalars(scalar_buffer)[t].kq = kq;
-    }
-    if (!active) return;
-    float scaled[kGroup];
-#pragma unroll
-    for (int i = 0; i < kGroup; ++i) scaled[i] = S::mul(x[i], decay[i]);
-    store_group(shared.vector(buffer, t, prepares_q() ? 1 : 0), group, scaled);
-    if (!prepares_q()) {
-      store_group(shared.vector(buffer, t, 2), group, x);
-      if constexpr (T::kKda) store_group(shared.vector(buffer, t, 3), group, decay);
-    }
   }
 
   static __device__ void store_group(float* to, int group, const float (&x)[kGroup]) {
     *reinterpret_cast<float4*>(to + at_half<T>(group, 0)) = {x[0], x[1], x[2], x[3]};
     *reinterpret_cast<float4*>(to + at_half<T>(group, 1)) = {x[4], x[5], x[6], x[7]};
   }
+  static __device__ __forceinline__ void read_group(const float* vector, int group, float (&x)[kGroup]) {
+    const float4 low = *reinterpret_cast<const float4*>(vector + at_half<T>(group, 0));
+    const float4 high = *reinterpret_cast<const float4*>(vector + at_half<T>(group, 1));
+    x[0] = low.x, x[1] = low.y, x[2] = low.z, x[3] = low.w;
+    x[4] = high.x, x[5] = high.y, x[6] = high.z, x[7] = high.w;
+  }
 
   /// Decay of this lane's eight k's.
-  __device__ void make_decay(const Unit& u, int t, int scalar_buffer, float (&decay)[kGroup]) {
+  __device__ void make_decay(const Line& line, int hv, int t, const Gates* gates, float (&decay)[kGroup]) const {
     if constexpr (!T::kKda) {
-      const float all = shared.scalars(scalar_buffer)[t].decay;
+      const float all = gates[t].decay;
 #pragma unroll
       for (int i = 0; i < kGroup; ++i) decay[i] = all;
     } else if constexpr (T::kFromRing) {
-      const bool active = prepares();
-      const float* g = reinterpret_cast<const float*>(Source<T>(p, u).at(p.ring_g, t, u.hv)) + prepared_group() * kGroup;
+      const float* g = reinterpret_cast<const float*>(at(line.a, p.a_at, t, hv)) + prepared_group() * kGroup;
 #pragma unroll
-      for (int i = 0; i < kGroup; ++i) decay[i] = active ? arith::exp<S>(g[i]) : 0.0f;
+      for (int i = 0; i < kGroup; ++i) decay[i] = prepares() ? arith::exp<S>(g[i]) : 0.0f;
     } else {
       // The k lane computes the first four, the q lane of the same group the others.
       const int k0 = prepared_group() * kGroup + (prepares_q() ? 4 : 0);
-      const std::byte* a = Source<T>(p, u).at(p.a, t, u.hv);
-      const bool active = prepares();
+      const std::byte* a = at(line.a, p.a_at, t, hv);
+      const float expA = arith::exp_A<S>(p.A_log[hv]);
       float mine[4];
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        const float g = active ? log_decay(p, u.hv, k0 + i, load(p.a.dtype, a, k0 + i)) : 0.0f;
-        if (active && records(u) && u.v0 == 0) poke(p.ring_g.at(0, u.slot, t, u.hv), k0 + i, g);
+        const float g = prepares() ? log_decay(p, hv, k0 + i, load(p.a.dtype, a, k0 + i), expA) : 0.0f;
+        if (prepares() && records() && blockIdx.y == 0) poke(at(line.ring_g, p.ring_g_at, t, hv), k0 + i, g);
         mine[i] = arith::exp<S>(g);
       }
 #pragma unroll
@@ -421,8 +422,6 @@ class Block {
       }
     }
   }
-
-  using State = float[T::kRows][2][kGroup];
 
   __device__ void load_state(State& s) const {
     const std::byte* from = shared.state() + warp * 32 * T::kChunks * 16;
@@ -446,29 +445,46 @@ class Block {
     }
   }
 
-  /// Stores the tile at `head`, the address of row 0 of the head.
-  __device__ void store_state(const State& s, std::byte* head, int64_t v_stride, int v0) const {
+  /// Stores the tile of a head into the slot whose head 0 is at `slot`.
+  __device__ void store_state(const State& s, std::byte* slot, int hv) const {
+    const int pitch = p.state_row;
+    std::byte* rows = slot + static_cast<int64_t>(hv) * p.state_head +
+                      static_cast<int64_t>(v0 + warp * T::kWarpRows + side * T::kRows) * pitch;
+    if constexpr (T::kStateBytes == 2) {
 #pragma unroll
-    for (int r = 0; r < T::kRows; ++r) {
-      const int row = v0 + warp * T::kWarpRows + side * T::kRows + (r ^ twist_of(c));
+      for (int r = 0; r < T::kRows; ++r) {
 #pragma unroll
-      for (int g = 0; g < 2; ++g) {
-        std::byte* to = head + (row * v_stride + (g * T::kLanes + c) * kGroup) * T::kStateBytes;
-        if constexpr (T::kStateBytes == 4) {
-          reinterpret_cast<float4*>(to)[0] = {s[r][g][0], s[r][g][1], s[r][g][2], s[r][g][3]};
-          reinterpret_cast<float4*>(to)[1] = {s[r][g][4], s[r][g][5], s[r][g][6], s[r][g][7]};
-        } else {
-          *reinterpret_cast<uint4*>(to) = narrow_8(p.state.dtype, s[r][g]);
+        for (int g = 0; g < 2; ++g) {
+          *reinterpret_cast<uint4*>(rows + (r ^ twist_of(c)) * pitch + (g * T::kLanes + c) * kGroup * 2) =
+              narrow_8(p.state.dtype, s[r][g]);
+        }
+      }
+    } else {
+      // A group is one 32-byte sector, and a sector written in two instructions costs the memory twice. So neighbours c
+      // and c^1 trade halves: first both write the even lane's group, then both the odd lane's.
+      const bool odd = c & 1;
+      constexpr int kFlip = T::kFromRing ? 0 : 1;  // the neighbour has the same row in register r ^ kFlip
+      std::byte* at = rows + ((c & ~1) * kGroup + (odd ? 4 : 0)) * 4;
+#pragma unroll
+      for (int r = 0; r < T::kRows; ++r) {
+        std::byte* row = at + (r ^ twist_of(c & ~1)) * pitch;
+#pragma unroll
+        for (int g = 0; g < 2; ++g) {
+          float first[4], second[4];
+#pragma unroll
+          for (int i = 0; i < 4; ++i) {
+            const float low = odd ? s[r ^ kFlip][g][i] : s[r][g][i];
+            const float high = odd ? s[r ^ kFlip][g][i + 4] : s[r][g][i + 4];
+            const float traded = __shfl_xor_sync(kAllLanes, odd ? low : high, T::kSide);
+            first[i] = odd ? traded : low;
+            second[i] = odd ? high : traded;
+          }
+          std::byte* to = row + g * T::kLanes * kGroup * 4;
+          *reinterpret_cast<float4*>(to) = {first[0], first[1], first[2], first[3]};
+          *reinterpret_cast<float4*>(to + kGroup * 4) = {second[0], second[1], second[2], second[3]};
         }
       }
     }
-  }
-
-  static __device__ __forceinline__ void read_group(const float* vector, int group, float (&x)[kGroup]) {
-    const float4 low = *reinterpret_cast<const float4*>(vector + at_half<T>(group, 0));
-    const float4 high = *reinterpret_cast<const float4*>(vector + at_half<T>(group, 1));
-    x[0] = low.x, x[1] = low.y, x[2] = low.z, x[3] = low.w;
-    x[4] = high.x, x[5] = high.y, x[6] = high.z, x[7] = high.w;
   }
 
   /// x[r] = the part of row r's sum that this lane's two groups make.
@@ -504,43 +520,39 @@ class Block {
     }
   }
 
-  __device__ float v_of(int buffer, int t, int row) const {
-    const DType dtype = v_array().dtype;
-    const std::byte* v = shared.v(buffer, t);
-    if (dtype == DType::f32) return peek<float>(v, row);
-    return widen(dtype, peek<uint16_t>(v, row)).x;
-  }
-
-  __device__ void compute(const Unit& u, const Unit& next, int buffer, int scalar_buffer) {
+  /// `next_line` < 0: there is no next head to be fetched.
+  __device__ __forceinline__ void compute(int line_buffer, int hv, int buffer, const Gates* gates, int next_line,
+                                          int next_hv) const {
+    const Line& line = shared.line(line_buffer);
     State s;
-    if (u.live) load_state(s);
+    if (line.live) load_state(s);
     __syncwarp();
-    fetch(next, buffer ^ 1);
-    if (!u.live) {
-      if (!T::kFromRing) zero_outputs(u);
+    if (next_line >= 0) fetch(next_line, next_hv, buffer ^ 1);
+    if (!line.live) {
+      if constexpr (!T::kFromRing) zero_outputs(line, hv);
       return;
     }
     const bool round = T::kStateBytes == 2 && p.rounding == StateRounding::per_token;
-    const bool keeps = T::kFromRing || p.write_state || p.snapshots;  // else the last token needs no update
-    const int64_t track = T::kFromRing ? p.track_slot(u.row) : -1;
-    const int track_step = track >= 0 ? p.track_steps[u.row] : -1;
     const int row = warp * T::kWarpRows + side * T::kRows + twist_of(c);  // whose sums end in this lane
-    const Source<T> source(p, u);
+    const bool upper = !T::kFromRing && c >= T::kLanes / 2;               // ends with the q dot
+    const int count = line.count;
+    std::byte* out = nullptr;
+    if constexpr (!T::kFromRing) out = at(line.out, p.out_at, 0, hv) + (v0 + row) * (p.out.dtype == DType::f32 ? 4 : 2);
+    const std::byte* v_at = shared.v(buffer, 0) + row * 2;
 #pragma unroll 1
-    for (int t = 0; t < u.count; ++t) {
-      const Scalars token = shared.scalars(scalar_buffer)[t];
-      const float v = v_of(buffer, t, row);
-      float ut;
+    for (int t = 0; t < count; ++t) {
+      const Gates token = gates[t];
+      const float v = widen(act_dtype(), peek<uint16_t>(v_at, 0)).x;
+      v_at += shared.threads;
+      float u;
       if constexpr (T::kFromRing) {
         float x[T::kRows];
-        dot(s, shared.vector(buffer, t, 0), x);
-        const float sum_p = reduce<T::kRows, T::kLanes / 2>(x);
-        ut = arith::correction<S>(token.beta, v, sum_p);
+        dot(s, shared.vector(buffer, t, kKd), x);
+        u = arith::correction<S>(token.beta, v, reduce<T::kRows, T::kLanes / 2>(x));
       } else {
-        const bool upper = c >= T::kLanes / 2;  // ends with the q dot
         float x[T::kRows], y[T::kRows];
-        dot(s, shared.vector(buffer, t, upper ? 1 : 0), x);
-        dot(s, shared.vector(buffer, t, upper ? 0 : 1), y);
+        dot(s, shared.vector(buffer, t, upper ? kQd : kKd), x);
+        dot(s, shared.vector(buffer, t, upper ? kKd : kQd), y);
 #pragma unroll
         for (int r = 0; r < T::kRows; ++r) {
           x[r] = S::add(x[r], __shfl_xor_sync(kAllLanes, y[r], T::kLanes / 2 * T::kSide));
@@ -548,14 +560,12 @@ class Block {
         const float sum = reduce<T::kRows, T::kLanes / 4>(x);
         const float mine = arith::correction<S>(token.beta, v, sum);
         const float other = __shfl_xor_sync(kAllLanes, mine, T::kLanes / 2 * T::kSide);
-        ut = upper ? other : mine;
-        if (upper) {
-          store_one(p.out.dtype, p.out.at(0, source.row, source.token + t, u.hv), u.v0 + row,
-                    arith::output<S>(ut, token.kq, sum));
-        }
-        if (t + 1 == u.count && !keeps) break;
+        u = upper ? other : mine;
+        if (upper) store_one(p.out.dtype, out, 0, arith::output<S>(u, shared.kq(buffer)[t], sum));
+        out += p.out_at.token;
+        if (t + 1 == count && !p.write_state) break;  // nobody will see the last update
       }
-      update(s, buffer, t, token.decay, ut);
+      update(s, buffer, t, token.decay, u);
       if (round) {
 #pragma unroll
         for (int i = 0; i < T::kRows * 2 * kGroup; ++i) {
@@ -563,14 +573,11 @@ class Block {
           e = round_16(p.state.dtype, e);
         }
       }
-      if (!T::kFromRing && p.snapshots) {
-        store_state(s, p.snapshots.at(0, source.row, source.token + t, u.hv), p.snapshot_v_stride, u.v0);
+      if constexpr (T::kFromRing) {
+        if (t == line.track_step) store_state(s, line.track, hv);
       }
-      if (t == track_step) store_state(s, p.state.at(u.layer, track, 0, u.hv), p.state_v_stride, u.v0);
     }
-    if (T::kFromRing || p.write_state) {
-      store_state(s, p.state.at(u.layer, p.destination(u.row), 0, u.hv), p.state_v_stride, u.v0);
-    }
+    if (T::kFromRing || p.write_state) store_state(s, line.target, hv);
   }
 
   __device__ __forceinline__ void update(State& s, int buffer, int t, float decay, float u) const {
@@ -582,8 +589,8 @@ class Block {
 #pragma unroll
     for (int g = 0; g < 2; ++g) {
       float k[kGroup], d[kGroup];
-      read_group(shared.vector(buffer, t, 2), g * T::kLanes + c, k);
-      if constexpr (T::kKda) read_group(shared.vector(buffer, t, 3), g * T::kLanes + c, d);
+      read_group(shared.vector(buffer, t, kKey), g * T::kLanes + c, k);
+      if constexpr (T::kKda) read_group(shared.vector(buffer, t, T::kDecayVector), g * T::kLanes + c, d);
 #pragma unroll
       for (int r = 0; r < T::kRows; ++r) {
 #pragma unroll
@@ -594,19 +601,17 @@ class Block {
     }
   }
 
-  __device__ void zero_outputs(const Unit& u) const {
-    for (int i = threadIdx.x; i < u.count * rows_; i += blockDim.x) {
-      store_one(p.out.dtype, p.out.at(0, p.window_row(u.row), p.window_token(u.row) + i / rows_, u.hv),
-                u.v0 + i % rows_, 0.0f);
+  __device__ void zero_outputs(const Line& line, int hv) const {
+    const int rows = blockDim.x / 2;
+    for (int i = threadIdx.x; i < line.count * rows; i += blockDim.x) {
+      store_one(p.out.dtype, at(line.out, p.out_at, i / rows, hv), v0 + i % rows, 0.0f);
     }
   }
 
   const ExactParams& p;
   const Layers& layers_;
   const Shared<T> shared;
-  const int64_t units_;
-  const int rows_;
-  const int lane, warp, c, side;
+  const int lane, warp, c, side, v0;
 };
 
 }  // namespace ringfold::cuda::exact

@@ -8,19 +8,21 @@ namespace ringfold::cuda::exact {
 
 template <class T>
 __global__ void __launch_bounds__(kExactThreads, 2)
-    exact_kernel(const __grid_constant__ ExactParams p, const __grid_constant__ Layers layers, int64_t units, int rows) {
+    exact_kernel(const __grid_constant__ ExactParams p, const __grid_constant__ Layers layers, int64_t heads,
+                 int heads_of_line) {
   extern __shared__ __align__(16) std::byte shared[];
-  Block<T>(p, layers, shared, units, rows).run();
+  const int64_t first = heads * blockIdx.x / gridDim.x, last = heads * (blockIdx.x + 1) / gridDim.x;
+  Block<T>(p, layers, shared, heads_of_line).run(static_cast<int>(first), static_cast<int>(last));
 }
 
 template <class T>
 Status launch(const ExactParams& p, const ExactTiles& tiles, int most_shared_bytes) {
   Layers layers;
   RINGFOLD_RETURN_IF_ERROR(list_layers(p, &layers));
-  RINGFOLD_RETURN_IF_ERROR(check_grid(tiles.units + 3 * static_cast<int64_t>(tiles.blocks)));
   RINGFOLD_RETURN_IF_ERROR(allow_shared<exact_kernel<T>>(most_shared_bytes));
-  exact_kernel<T><<<tiles.blocks, tiles.threads, tiles.shared_bytes, static_cast<cudaStream_t>(p.stream)>>>(
-      p, layers, tiles.units, tiles.rows);
+  const dim3 grid(tiles.blocks, tiles.v_parts);
+  exact_kernel<T><<<grid, tiles.threads, tiles.shared_bytes, static_cast<cudaStream_t>(p.stream)>>>(
+      p, layers, tiles.heads, tiles.heads_of_line);
   return check(cudaGetLastError(), "recurrence");
 }
 

@@ -1,6 +1,7 @@
-// One block for each (layer, row, value head, part of V). First its warps prepare the tokens, one each: k and q normalised,
-// decay, into shared memory, the ring row on the way. Then each warp takes kRows rows of V at a time through all tokens,
-// lane c holding group c of K in registers. Everything but the sizes of registers and shared memory is decided at run time.
+// One block for each (layer, row, value head, part of V). First its warps prepare the tokens, one each: k and q
+// normalised, decay, into shared memory, the ring row on the way. Then each warp takes kRows rows of V at a time
+// through all tokens, lane c holding group c of K in registers. Everything but the sizes of registers and shared memory
+// is decided at run time.
 #include <algorithm>
 
 #include "core/scalar_io.h"
@@ -122,8 +123,8 @@ struct Tile {
   float s[kRows][kGroup];
 };
 
-__device__ void store_tile(const RecurrenceParams& p, const Tile& tile, std::byte* to, int64_t v_stride, int v, int rows,
-                           int k0, int n) {
+__device__ void store_tile(const RecurrenceParams& p, const Tile& tile, std::byte* to, int64_t v_stride, int v,
+                           int rows, int k0, int n) {
 #pragma unroll
   for (int r = 0; r < kRows; ++r) {
 #pragma unroll
@@ -161,8 +162,7 @@ __device__ void run_rows(const RecurrenceParams& p, const Place& at, const Token
       kd[i] = S::mul(k[i], decay[i]);
       qd[i] = S::mul(tokens.q(t)[at_k], decay[i]);
     }
-    const float my_v =
-        lane < rows ? load(from_v.dtype, from_v.at(at.ring_layer, row, token, at.hv), v + lane) : 0.0f;
+    const float my_v = lane < rows ? load(from_v.dtype, from_v.at(at.ring_layer, row, token, at.hv), v + lane) : 0.0f;
     float mine = 0;  // output of row `lane`
 #pragma unroll
     for (int r = 0; r < kRows; ++r) {
@@ -221,7 +221,8 @@ __global__ void __launch_bounds__(kWarps * 32)
   const int count = static_cast<int>(p.asked_tokens(row));
   if (count == 0 && p.destination(row) == slot) return;
   const int h = hv / (p.HV / p.H);
-  const Place at{layer, row, slot, p.from_ring ? layer : 0, h, hv, v0, v1, hv == h * (p.HV / p.H) && part == 0, part == 0};
+  const Place at{layer,    row, slot, p.from_ring ? layer : 0, h, hv, v0, v1, hv == h * (p.HV / p.H) && part == 0,
+                 part == 0};
   const TokenVectors tokens{shared, p.K, p.max_window};
   for (int t = warp; t < count; t += kWarps) prepare(p, at, t, tokens, lane);
   __syncthreads();

@@ -1,0 +1,365 @@
+#!/usr/bin/env python3
+"""Builds, tests and measures the CUDA backend on this machine's GPU, and writes tests/gpu/evidence.json.
+
+    tools/gpu.py build                    configure and build build-gpu, for the GPU at hand
+    tools/gpu.py test [PROGRAM...]        the tests that concern CUDA, all or those of some programs
+    tools/gpu.py sanitize [TOOL...]       the contract's small grid under compute-sanitizer
+    tools/gpu.py bench [FILTER...]        benchmark rows beside their twins
+    tools/gpu.py all                      all of it, in this order
+
+Every suite and every group of rows is merged into the evidence as soon as it is done. Evidence of other files, or of
+another GPU, is not kept. Exits 1 if something failed.
+"""
+
+import argparse
+import datetime
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+
+import evidence as ev
+
+BUILD = os.path.join(ev.ROOT, "build-gpu")
+BIN = os.path.join(BUILD, "bin")
+BUILT = os.path.join(BUILD, "tree_hash")  # of the files that build-gpu was built from
+CUDA_TESTS = "*cuda*:*Cuda*:*CUDA*"
+# Programs whose tests all matter on a GPU: host and device share the arithmetic and the pool. Of the others, those
+# tests that name CUDA.
+WHOLE = ("core_test", "pool_test")
+# C19 is about tensors of more than 2^31 elements, which have no room beside a sanitizer's shadow.
+SANITIZED_TESTS = "*cuda*-*C19*"
+SANITIZERS = ("memcheck", "racecheck", "initcheck", "synccheck")
+# Each group is a process of its own, so that rows already timed are kept if a later group is stopped.
+BENCH_GROUPS = ("decode", "fold", "verify_fast_gdn", "verify_fast_kda", "verify_exact_gdn", "verify_exact_kda", "step_")
+TIMEOUT = 570  # seconds for one suite
+
+
+class Failure(Exception):
+    """Ends the program with one line."""
+
+
+def say(text):
+    print(f"gpu: {text}", flush=True)
+
+
+def output_of(*command):
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, cwd=ev.ROOT, timeout=60)
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout.strip() if done.returncode == 0 else ""
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# What ran where
+
+
+def device():
+    """(name, driver, compute capability) of the first GPU."""
+    listed = output_of("nvidia-smi", "--query-gpu=name,driver_version,compute_cap", "--format=csv,noheader")
+    parts = [part.strip() for part in listed.split("\n")[0].split(",")]
+    if len(parts) != 3:
+        raise Failure("nvidia-smi names no GPU on this machine")
+    return parts
+
+
+def architecture(capability):
+    """"9.0" -> "90a-real": the kernels use what only the architecture-specific target offers there."""
+    number = capability.replace(".", "")
+    return f"{number}a-real" if number == "90" else f"{number}-real"
+
+
+def compiler():
+    try:
+        with open(os.path.join(BUILD, "CMakeCache.txt"), encoding="utf-8") as file:
+            found = re.search(r"^CMAKE_CUDA_COMPILER:\w+=(.+)$", file.read(), re.MULTILINE)
+    except OSError:
+        found = None
+    return found.group(1) if found else "nvcc"
+
+
+def toolkit():
+    found = re.search(r"V(\d+\.\d+\.\d+)", output_of(compiler(), "--version"))
+    return found.group(1) if found else "unknown"
+
+
+def commit():
+    head = output_of("git", "rev-parse", "HEAD")
+    if not head:
+        return os.environ.get("RINGFOLD_COMMIT", "unknown")
+    dirty = output_of("git", "status", "--porcelain", "--", *ev.FOLDERS, f":!{ev.FILE}")
+    return head + ("+changes" if dirty else "")
+
+
+class Evidence:
+    """The file, merged part by part."""
+
+    def __init__(self, copy):
+        name, driver, _ = device()
+        hashes = ev.hash_files(ev.ROOT)
+        try:
+            with open(BUILT, encoding="utf-8") as file:
+                built = file.read()
+        except OSError:
+            built = None
+        if built != ev.tree_hash(hashes):
+            raise Failure("build-gpu was not built from these files; run ./dev gpu build")
+        self.copy = copy
+        self.path = os.path.join(ev.ROOT, ev.FILE)
+        self.data = {"suites": {}, "bench": {}, "bench_skipped": {}}
+        head = {"device": name, "driver": driver, "toolkit": toolkit(), "commit": commit(),
+                "tree_hash": ev.tree_hash(hashes), "files": ev.short_hashes(hashes)}
+        try:
+            old = ev.load(self.path)
+            if all(old[key] == head[key] for key in ("device", "driver", "toolkit", "tree_hash")):
+                self.data = {key: old[key] for key in self.data}
+            else:
+                say("the evidence there is of other files or of another machine, and starts anew")
+        except (OSError, ValueError, KeyError, TypeError):
+            pass
+        self.data.update(head)
+
+    def save(self):
+        self.data["date"] = datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+        order = (*ev.TEXTS, "suites", "bench", "bench_skipped", "files")
+        text = json.dumps({key: self.data[key] for key in order}, indent=1) + "\n"
+        for path in filter(None, (self.path, self.copy)):
+            os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
+            with open(path + ".new", "w", encoding="utf-8") as file:
+                file.write(text)
+            os.replace(path + ".new", path)
+
+    def suite(self, name, result):
+        self.data["suites"][name] = result
+        self.save()
+        say(f"{name}: {result['passed']} passed, {result['failed']} failed, {len(result['skipped'])} skipped")
+        for failure in result.get("failures", []):
+            say(f"  {failure}")
+        return result["failed"] == 0
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Stages. Those that leave evidence return whether all is well.
+
+
+def stage_build():
+    _, _, capability = device()
+    files = ev.tree_hash(ev.hash_files(ev.ROOT))
+    configure = ["cmake", "-S", ".", "-B", BUILD, "-G", "Ninja", "-Wno-dev", "-DCMAKE_BUILD_TYPE=Release",
+                 "-DRINGFOLD_CUDA=on", f"-DRINGFOLD_CUDA_ARCHITECTURES={architecture(capability)}",
+                 "-DRINGFOLD_FEW_TARGETS=ON"]
+    for command in (configure, ["cmake", "--build", BUILD]):
+        if subprocess.run(command, cwd=ev.ROOT).returncode != 0:
+            raise Failure("the build failed")
+    with open(BUILT, "w", encoding="utf-8") as file:
+        file.write(files)
+
+
+def skip_reasons(text):
+    """{test: reason} from what a gtest program prints; its JSON says only that a test was skipped."""
+    reasons, said = {}, []
+    for line in text.split("\n"):
+        ended = re.match(r"\[  SKIPPED \] (\S+) \(\d+ ms\)", line)
+        if line.startswith("[ RUN      ]"):
+            said = []
+        elif ended:
+            reasons[ended.group(1)] = " ".join(said)
+        elif not re.fullmatch(r"\S+:\d+: Skipped", line):
+            said += line.split()
+    return reasons
+
+
+def test_result(report, text, code):
+    """The suite of one gtest program: its JSON report (None if it wrote none), its output, its exit code."""
+    result = {"passed": 0, "failed": 0, "skipped": []}
+    failures, reasons = [], skip_reasons(text)
+    if report is None:
+        result["passed"] = len(re.findall(r"^\[       OK \]", text, re.MULTILINE))
+        started = re.findall(r"^\[ RUN      \] (\S+)", text, re.MULTILINE)
+        failures.append(f"ended with {code}" + (f" in {started[-1]}" if started else ""))
+    else:
+        for suite in report["testsuites"]:
+            for test in suite["testsuite"]:
+                name = f"{suite['name']}.{test['name']}"
+                if test.get("failures"):
+                    failures.append(f"{name}: {' '.join(test['failures'][0]['failure'].split())[:400]}")
+                elif test["result"] == "SKIPPED":
+                    result["skipped"].append(f"{name}: {reasons.get(name, 'no reason given')}")
+                elif test["result"] == "COMPLETED":
+                    result["passed"] += 1
+        if not failures and code != 0:
+            failures.append(f"ended with {code}")
+    result["failed"] = len(failures)
+    if failures:
+        result["failures"] = failures
+    return result
+
+
+def run_program(command, environment=None):
+    """(output, what went wrong; 0 if nothing did). What takes too long is ended, with all that it started."""
+    with subprocess.Popen(command, cwd=ev.ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                          stderr=subprocess.STDOUT, text=True, errors="replace", start_new_session=True,
+                          env={**os.environ, **(environment or {})}) as process:
+        try:
+            text, _ = process.communicate(timeout=TIMEOUT)
+            return text, f"exit code {process.returncode}" if process.returncode else 0
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            text, _ = process.communicate()
+            return text, f"no end after {TIMEOUT} s"
+
+
+def run_tests(program, test_filter, wrapper=(), environment=None):
+    """Runs a gtest program and returns its suite, or None if no test matches."""
+    command = [os.path.join(BIN, program), f"--gtest_filter={test_filter}"]
+    listed, code = run_program([*command, "--gtest_list_tests"])
+    if code == 0 and not any(line.startswith("  ") for line in listed.split("\n")):
+        return None
+    with tempfile.TemporaryDirectory() as folder:
+        report_path = os.path.join(folder, "report.json")
+        text, code = run_program([*wrapper, *command, f"--gtest_output=json:{report_path}"], environment)
+        try:
+            report = ev.load(report_path)
+        except (OSError, ValueError):
+            report = None
+    result = test_result(report, text, code)
+    if result["failed"]:
+        print(text[-6000:])
+    return result
+
+
+def stage_test(evidence, names):
+    programs = sorted(name for name in os.listdir(BIN) if name.endswith("_test")) if os.path.isdir(BIN) else []
+    unknown = set(names) - set(programs)
+    if unknown or not programs:
+        raise Failure(f"expected test programs among those of {BIN}, found {' '.join(unknown) or 'none'}")
+    good = True
+    for program in programs:
+        if names and program not in names:
+            continue
+        result = run_tests(program, "*" if program in WHOLE else CUDA_TESTS, environment={"OMP_WAIT_POLICY": "passive"})
+        if result is not None:
+            good = evidence.suite(program, result) and good
+    return good
+
+
+def sanitizer_errors(log):
+    """What a log of compute-sanitizer complains of: the first lines of its first reports, or []."""
+    summaries = [int(n) for n in re.findall(r"(?:ERROR SUMMARY|RACECHECK SUMMARY): (\d+)", log)]
+    if summaries and not any(summaries):
+        return []
+    lines = [line.removeprefix("=========").strip() for line in log.split("\n")
+             if re.match(r"========= (?!COMPUTE-SANITIZER|ERROR SUMMARY|RACECHECK SUMMARY| )\S", line)]
+    count = sum(summaries)
+    return [f"{count} errors: " + "; ".join(list(dict.fromkeys(lines))[:3])] if summaries else ["no summary in the log"]
+
+
+def sanitizer():
+    """The program: on the PATH, or beside the compiler."""
+    beside = os.path.join(os.path.dirname(compiler()), "compute-sanitizer")
+    found = shutil.which("compute-sanitizer") or shutil.which(beside)
+    if not found:
+        raise Failure("compute-sanitizer is neither on the PATH nor beside nvcc")
+    return found
+
+
+def stage_sanitize(evidence, names):
+    unknown = set(names) - set(SANITIZERS)
+    if unknown:
+        raise Failure(f"expected some of {' '.join(SANITIZERS)}, found {' '.join(unknown)}")
+    good = True
+    for tool in names or SANITIZERS:
+        with tempfile.TemporaryDirectory() as folder:
+            log_path = os.path.join(folder, "log")
+            wrapper = (sanitizer(), "--tool", tool, "--error-exitcode", "9", "--log-file", log_path)
+            result = run_tests("contract_test", SANITIZED_TESTS, wrapper, {"RINGFOLD_CHECK_LEVEL": "quick"})
+            try:
+                with open(log_path, encoding="utf-8", errors="replace") as file:
+                    log = file.read()
+            except OSError:
+                log = ""
+        if result is None:
+            raise Failure("contract_test has no test that names cuda")
+        errors = sanitizer_errors(log)
+        if errors:
+            print(log[-6000:])
+            result["failures"] = result.get("failures", []) + errors
+            result["failed"] = len(result["failures"])
+        good = evidence.suite(f"sanitizer_{tool}", result) and good
+    return good
+
+
+def merge_bench(data, pattern, rows, error):
+    """Takes the rows whose keys contain `pattern` into the evidence, in place of what it had of them."""
+    suite = data["suites"].get("bench", {})
+    failures = [line for line in suite.get("failures", []) if pattern not in line.split(": ")[0]]
+    for part in ("bench", "bench_skipped"):
+        data[part] = {key: value for key, value in data[part].items() if pattern not in key}
+    for row in rows:
+        if "failed" in row:
+            failures.append(f"{row['key']}: {row['failed']}")
+        elif "skipped" in row:
+            data["bench_skipped"][row["key"]] = row["skipped"]
+        else:
+            data["bench"][row["key"]] = round(row["ratio"], 4)
+            data["bench"][f"{row['key']}_us"] = round(row["us"], 3)
+    if error:
+        failures.append(f"{pattern}: {error}")
+    result = {"passed": sum(not key.endswith("_us") for key in data["bench"]), "failed": len(failures),
+              "skipped": sorted(set(data["bench_skipped"].values()))}
+    if failures:
+        result["failures"] = failures
+    return result
+
+
+def stage_bench(evidence, names):
+    good = True
+    for pattern in names or BENCH_GROUPS:
+        command = [os.path.join(BIN, "ringfold"), "bench", "--device", "cuda", "--json", "--seconds", "0.25",
+                   "--filter", pattern]
+        done = subprocess.run(command, cwd=ev.ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        try:
+            rows = json.loads(done.stdout)["rows"]
+        except (ValueError, KeyError):
+            rows = []
+        differs = any("failed" in row for row in rows)
+        error = None if done.returncode == 0 or differs else done.stderr.strip().split("\n")[-1] or "no rows"
+        for row in rows:
+            if "ratio" in row and "skipped" not in row and "failed" not in row:
+                print(f"{row['key']:<40} {row['us']:>9.2f} us  twin {row['bytes_twin_us']:>9.2f} us  ratio "
+                      f"{row['ratio']:.3f}  ({row.get('twin', '')})")
+        good = evidence.suite("bench", merge_bench(evidence.data, pattern, rows, error)) and good
+    return good
+
+
+STAGES = {"test": stage_test, "sanitize": stage_sanitize, "bench": stage_bench}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("stage", nargs="?", default="all", choices=["build", *STAGES, "all"])
+    parser.add_argument("names", nargs="*", help="test programs, sanitizer tools or parts of benchmark keys")
+    parser.add_argument("--copy", help="also write the evidence to this file")
+    options = parser.parse_args()
+    if options.names and options.stage in ("build", "all"):
+        parser.error(f"{options.stage} takes no names")
+    try:
+        good = True
+        if options.stage in ("build", "all"):
+            stage_build()
+        for name, stage in STAGES.items():
+            if options.stage in (name, "all"):
+                good = stage(Evidence(options.copy), options.names) and good
+    except Failure as failure:
+        print(f"gpu: {failure}", file=sys.stderr)
+        return 1
+    return 0 if good else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
