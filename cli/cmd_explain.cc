@@ -16,6 +16,7 @@ namespace {
 constexpr const char* kFooter =
     R"(Traffic is bytes of state and ring per step and request, for each fold policy, next to storing
 one state per draft token. Only on_commit is built; the others are listed for comparison.
+Bytes held count the short conv of the layer (--channels 0: it has none); bytes moved leave it out.
 Examples:
   ringfold explain --preset qwen3.5-35b --window 4 --rows 32
   ringfold explain --op fold --mixer kda --shape 32,32,128,128 --state bf16 --act bf16
@@ -40,11 +41,13 @@ const std::map<std::string, Preset>& presets() {
   return table;
 }
 
+constexpr int64_t kAsShape = -1;
+
 struct ExplainCommand {
   std::string op = "verify", mixer = "gdn", state = "f32", act = "bf16", numerics = "exact", rounding = "per_commit",
               policy = "on_commit", device = "cpu", preset, impl;
   std::vector<int64_t> shape;
-  int64_t window = 4, rows = 1, layers = 0, channels = 0, conv_width = 4;
+  int64_t window = 4, rows = 1, layers = 0, channels = kAsShape, conv_width = 4;
   int threads = 0;
   double accepted = 3.0;
   bool json = false;
@@ -55,6 +58,11 @@ Enum value_of(const char* option, const std::string& name, const char* expected)
   const std::optional<Enum> value = parse<Enum>(name);
   if (!value) throw CommandError(fmt::format("{}: expected {}, found '{}'", option, expected, name));
   return *value;
+}
+
+/// q, k and v go through the conv together.
+int64_t channels_of(const ExplainCommand& command, const Desc& desc) {
+  return command.channels == kAsShape ? 2 * desc.H * desc.K + desc.HV * desc.V : command.channels;
 }
 
 /// The request, and the number of layers of the model in *layers.
@@ -99,7 +107,8 @@ Desc make_desc(const ExplainCommand& command, int64_t* layers) {
   const bool all_layers = desc.op == Op::fold || desc.op == Op::conv_commit;
   desc.layers = all_layers ? *layers : 1;
   const bool conv = desc.op == Op::conv_verify || desc.op == Op::conv_decode || desc.op == Op::conv_commit;
-  if (conv) desc.channels = command.channels > 0 ? command.channels : 2 * desc.H * desc.K + desc.HV * desc.V;
+  if (conv && command.channels == 0) throw CommandError("--channels: expected 1 or more for a conv operation, found 0");
+  if (conv) desc.channels = channels_of(command, desc);
   desc.conv_width = command.conv_width;
   desc.threads = command.threads;
   return desc;
@@ -113,11 +122,20 @@ struct Cost {
 };
 
 std::vector<Cost> storage_of(const Footprint& f, int64_t window) {
-  return {{"state_bytes", "state, one checkpoint", f.state_bytes},
-          {"ring_row_bytes", "ring, one row", f.ring_row_bytes},
-          {"ring_bytes", fmt::format("ring, {} rows", window), f.ring_bytes},
-          {"slot_bytes", "slot: state and ring", f.state_bytes + f.ring_bytes},
-          {"snapshot_bytes", fmt::format("instead of the ring: state per draft, {} states", window), f.snapshot_bytes}};
+  const int64_t conv_ring = window * f.conv_ring_row_bytes;
+  std::vector<Cost> costs = {{"state_bytes", "state, one checkpoint", f.state_bytes},
+                             {"ring_row_bytes", "ring, one row", f.ring_row_bytes},
+                             {"ring_bytes", fmt::format("ring, {} rows", window), f.ring_bytes}};
+  if (f.conv_ring_row_bytes > 0) {
+    costs.push_back({"conv_state_bytes", "short conv, its window", f.conv_state_bytes});
+    costs.push_back({"conv_ring_row_bytes", "short conv, one ring row", f.conv_ring_row_bytes});
+    costs.push_back({"conv_ring_bytes", fmt::format("short conv, {} ring rows", window), conv_ring});
+  }
+  costs.push_back(
+      {"slot_bytes", "slot: state, ring, short conv", f.state_bytes + f.ring_bytes + f.conv_state_bytes + conv_ring});
+  costs.push_back(
+      {"snapshot_bytes", fmt::format("instead of the ring: state per draft, {} states", window), f.snapshot_bytes});
+  return costs;
 }
 
 std::vector<Cost> traffic_of(const Footprint& f) {
@@ -178,7 +196,11 @@ void run_command(const ExplainCommand& command) {
   Explanation explanation;
   const Status status = explain(desc, command.impl, &explanation);
   if (!status.ok()) explanation.desc = desc;
-  if (status.ok()) explanation.footprint = footprint(desc, command.accepted);
+  if (status.ok()) {
+    Desc layer = desc;
+    layer.channels = channels_of(command, desc);
+    explanation.footprint = footprint(layer, command.accepted);
+  }
   if (status.ok() || !explanation.candidates.empty()) {
     if (command.json) {
       fmt::print("{}\n", to_json(explanation, status, layers).dump());
@@ -217,8 +239,8 @@ void add_explain(CLI::App& app, int* exit_code) {
       ->capture_default_str();
   sub->add_option("--layers", command->layers, "recurrent layers of the model; the preset's, or 1, if absent")
       ->check(CLI::Range(1, 1 << 20));
-  sub->add_option("--channels", command->channels, "conv channels; 2*H*K + HV*V if absent")
-      ->check(CLI::Range(1, 1 << 30));
+  sub->add_option("--channels", command->channels, "conv channels; 2*H*K + HV*V if absent; 0: no conv")
+      ->check(CLI::Range(0, 1 << 30));
   sub->add_option("--conv-width", command->conv_width, "conv width")->check(CLI::Range(1, 64))->capture_default_str();
   sub->add_option("--numerics", command->numerics, "exact or fast")->capture_default_str();
   sub->add_option("--rounding", command->rounding, "per_commit or per_token")->capture_default_str();

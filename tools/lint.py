@@ -76,7 +76,7 @@ ARROWS = [
     ("src/cpu/", ["ringfold/", "core/", "cpu/", "hwy/"]),
     ("src/cuda/", ["ringfold/", "core/", "cuda/"]),
     ("src/dispatch/", ["ringfold/", "core/", "ref/reference", "cpu/", "cuda/", "dispatch/"]),
-    ("src/pool/", ["ringfold/", "core/", "pool/", "dispatch/judged.h"]),
+    ("src/pool/", ["ringfold/", "core/", "pool/", "dispatch/commit_step.h", "dispatch/select.h"]),
     ("src/capi/", ["ringfold/", "capi/"]),
     ("src/io/", ["ringfold/", "io/"]),
     ("src/check/", ["ringfold/", "check/", "ref/oracle.h", "core/check_view.h", "core/device_memory.h",
@@ -149,9 +149,26 @@ def rule_budget(path, text):
         yield Finding(path, lines, "budget", f"{lines} lines; aim at 400", False)
 
 
+PTX = "src/cuda/common/ptx.cuh"
+
+
 def rule_asm(path, text):
-    if is_code(path) and not path.endswith("cuda/common/ptx.cuh"):
-        yield from matches(path, code_only(text), r"\b(asm|__asm__|__asm)\b", "asm", "{} belongs in cuda/common/ptx.cuh")
+    if is_code(path) and path != PTX:
+        yield from matches(path, code_only(text), r"\b(asm|__asm__|__asm)\b", "asm", f"{{}} belongs in {PTX}")
+
+
+LAUNCH_LINES = 4  # within which a launch has to be followed by its check
+
+
+def rule_launch(path, text):
+    if not path.startswith("src/cuda/") or not is_code(path):
+        return
+    lines = code_only(text).split("\n")
+    for number, line in enumerate(lines, 1):
+        if "<<<" in line and not any("check(cudaGetLastError()" in next_line
+                                     for next_line in lines[number:number + LAUNCH_LINES]):
+            yield Finding(path, number, "launch",
+                          f"no check(cudaGetLastError(), ..) within {LAUNCH_LINES} lines of a launch", True)
 
 
 def rule_tabs(path, text):
@@ -193,8 +210,8 @@ def rule_header(path, text):
         yield from matches(path, code_only(text), r"\busing\s+namespace\s+std\b", "header", "{}")
 
 
-RULES = [rule_arrows, rule_silent, rule_throw, rule_todo, rule_dead_code, rule_budget, rule_asm, rule_tabs, rule_paths,
-         rule_fast_math, rule_width, rule_space, rule_header]
+RULES = [rule_arrows, rule_silent, rule_throw, rule_todo, rule_dead_code, rule_budget, rule_asm, rule_launch, rule_tabs,
+         rule_paths, rule_fast_math, rule_width, rule_space, rule_header]
 
 
 def lint(path, text):
@@ -237,7 +254,11 @@ CASES = [
     ("arrows", "src/ref/reference.cc", '#include "cpu/b.h"\n', '#include "core/b.h"\n'),
     ("arrows", "src/ref/reference.cc", '#include "ref/oracle.h"\n', '#include "ref/reference.h"\n'),
     ("arrows", "src/cuda/a.cu", '#include "cpu/b.h"\n', '#include "cuda/common/ptx.cuh"\n'),
+    ("arrows", "src/cuda/a.cc", '#include "dispatch/select.h"\n', '#include "core/b.h"\n'),
+    ("arrows", "src/cpu/a.cc", '#include "cuda/common/device.h"\n', '#include "cpu/b.h"\n'),
     ("arrows", "src/dispatch/a.cc", '#include "pool/b.h"\n', '#include "cpu/b.h"\n'),
+    ("arrows", "src/pool/a.cc", '#include "cuda/pool.h"\n', '#include "dispatch/select.h"\n#include "pool/b.h"\n'),
+    ("arrows", "src/pool/a.cc", '#include "dispatch/run.h"\n', '#include "dispatch/commit_step.h"\n'),
     ("arrows", "src/ref/oracle.cc", '#include "core/arith.h"\n', '#include "ringfold/types.h"\n#include <cmath>\n'),
     ("arrows", "src/ref/oracle.cc", "#include <fmt/core.h>\n", "#include <cmath>\n"),
     ("arrows", "include/ringfold/a.h", "#pragma once\n#include <cuda_runtime.h>\n", "#pragma once\n#include <span>\n"),
@@ -256,7 +277,15 @@ CASES = [
     ("dead-code", "tests/a.cc", "  // return x;\n", "  // return the slot; it is free. See above;\n"),
     ("budget", "src/cpu/a.cc", "int x;\n" * 601, "int x;\n" * 400),
     ("budget", "cli/a.cc", "int x;\n" * 401, "int x;\n" * 399),
-    ("asm", "src/cuda/verify/a.cuh", '#pragma once\nvoid f() { asm("x"); }\n', "#pragma once\nint asm_count;\n"),
+    ("asm", "src/cuda/recurrence/a.cuh", 'void f() { asm("x"); }\n', "int asm_count;  // no asm here\n"),
+    ("asm", "src/cuda/common/warp.cuh", 'void f() { asm volatile("x"); }\n', "void f() { ptx::wait_copies<0>(); }\n"),
+    ("asm", "src/cuda/recurrence/ptx.cuh", 'void f() { __asm__("x"); }\n', 'const char* s = "asm";\n'),
+    ("launch", "src/cuda/a.cu", "k<<<1, 32>>>(p);\nreturn {};\n",
+     'k<<<1, 32,\n    0, s>>>(\n    p);\nreturn check(cudaGetLastError(), "k");\n'),
+    ("launch", "src/cuda/a/b.cuh", 'k<<<1, 1>>>();\n\n\n\n\nreturn check(cudaGetLastError(), "k");\n',
+     "// k<<<1, 1>>>() is launched elsewhere\n"),
+    ("launch", "src/cuda/a.cu", "k<<<1, 1>>>();  // check(cudaGetLastError()\nreturn {};\n",
+     "k<<<1, 1>>>();\nRINGFOLD_RETURN_IF_ERROR(check(cudaGetLastError(), name));\n"),
     ("tabs", "cli/a.cc", "\tint x;\n", "    int x;\n"),
     ("paths", "docs/a.md", "see /wo" + "rk/main\n", "see work/main and build/tmp/x\n"),
     ("paths", "tests/cli/a.py", 'open("/t' + 'mp/x")\n', "tempfile.mkdtemp()\n"),

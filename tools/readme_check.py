@@ -29,6 +29,13 @@ def flags(*arguments):
     return subprocess.run(["pkg-config", *arguments], capture_output=True, text=True, check=True).stdout.split()
 
 
+def cuda_flags():
+    """The CUDA runtime, where the library of build/ has kernels."""
+    with open(os.path.join(ROOT, "build", "CMakeCache.txt"), encoding="utf-8") as file:
+        runtime = re.search(r"^CUDA_cudart_static_LIBRARY:FILEPATH=(.+\.a)$", file.read(), re.MULTILINE)
+    return [runtime.group(1), "-ldl", "-lrt"] if runtime else []
+
+
 def compile_block(text):
     library = os.path.join(ROOT, "build", "src", "libringfold.a")
     if not os.path.exists(library):
@@ -37,8 +44,8 @@ def compile_block(text):
         source, program = os.path.join(folder, "example.cc"), os.path.join(folder, "example")
         with open(source, "w", encoding="utf-8") as file:
             file.write(text + "\n")
-        command = ["g++", "-std=c++20", "-Wall", "-Wextra", "-Werror", "-I", os.path.join(ROOT, "include"), source, library,
-                   *flags("--libs", "libhwy", "fmt"), "-fopenmp", "-pthread", "-o", program]
+        command = ["g++", "-std=c++20", "-Wall", "-Wextra", "-Werror", "-I", os.path.join(ROOT, "include"), source,
+                   library, *flags("--libs", "libhwy", "fmt"), *cuda_flags(), "-fopenmp", "-pthread", "-o", program]
         compiled = subprocess.run(command)
         return compiled if compiled.returncode != 0 else subprocess.run([program], cwd=folder)
 

@@ -7,14 +7,15 @@ namespace ringfold {
 
 /// Every view is on the device of the pool.
 struct CommitArgs {
-  TensorView slot_ids;      ///< i32 [B]; negative: null row
-  TensorView generations;   ///< optional; i32 [B]; the handles' generations; a row whose slot moved on is refused
-  TensorView num_accepted;  ///< i32 [B]; 0 .. length of the pending window
-  TensorView track_slots;   ///< optional; i32 [B]; an acquired slot of the pool that gets a snapshot; negative: none
-  TensorView track_steps;   ///< with track_slots; i32 [B]; row after which the snapshot is taken; negative: none
-  TensorView row_status;    ///< optional; i32 [B], written; without it a refused row fails the whole call on the CPU
-                            ///< and is left alone on CUDA, where no value can be read in time
-  std::string_view impl;
+  TensorView slot_ids;          ///< i32 [B]; negative: null row
+  TensorView generations = {};  ///< optional; i32 [B]; the handles' generations; a row whose slot moved on is refused
+  TensorView num_accepted;      ///< i32 [B]; 0 .. length of the pending window
+  TensorView track_slots = {};  ///< optional; i32 [B]; an acquired slot that gets a snapshot; negative: none
+  TensorView track_steps = {};  ///< with track_slots; i32 [B]; row after which the snapshot is taken; negative: none
+  /// Optional; i32 [B], written. Without it a refused row fails the whole call on the CPU and is passed over on CUDA,
+  /// where no value can be read in time.
+  TensorView row_status = {};
+  std::string_view impl = {};
   void* stream = nullptr;  ///< cudaStream_t of calls on CUDA tensors; null: the default stream
 };
 

@@ -17,7 +17,7 @@ struct GatedNormArgs {
   TensorView out;     ///< float [tokens,HV,V]; written; may be x
   NormGate gate = NormGate::silu;
   float eps = 1e-6f;
-  std::string_view impl;
+  std::string_view impl = {};
   void* stream = nullptr;  ///< cudaStream_t of calls on CUDA tensors; null: the default stream
 };
 

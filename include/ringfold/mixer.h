@@ -12,13 +12,13 @@ namespace ringfold {
 /// KDA after the Kimi Linear technical report (2025).
 struct Mixer {
   MixerKind kind = MixerKind::gdn;
-  TensorView A_log;                  ///< f32 [HV], read
-  TensorView dt_bias;                ///< f32 [HV] (GDN) or [HV,K] (KDA), read; may be absent: zeros
-  float softplus_beta = 1.0f;        ///< > 0
-  float softplus_threshold = 20.0f;  ///< softplus(x) = x above this value of softplus_beta * x; at most 80
-  std::optional<float> lower_bound;  ///< KDA safe gate: g = lower_bound * sigmoid(exp(A_log) * x); must be < 0
-  std::optional<float> scale;        ///< of q; K^-0.5 when absent
-  bool qk_l2norm = true;             ///< q and k are divided by sqrt(sum of squares + 1e-6)
+  TensorView A_log;                       ///< f32 [HV], read
+  TensorView dt_bias = {};                ///< f32 [HV] (GDN) or [HV,K] (KDA), read; may be absent: zeros
+  float softplus_beta = 1.0f;             ///< > 0
+  float softplus_threshold = 20.0f;       ///< softplus(x) = x above this value of softplus_beta * x; at most 80
+  std::optional<float> lower_bound = {};  ///< KDA safe gate: g = lower_bound * sigmoid(exp(A_log) * x); must be < 0
+  std::optional<float> scale = {};        ///< of q; K^-0.5 when absent
+  bool qk_l2norm = true;                  ///< q and k are divided by sqrt(sum of squares + 1e-6)
 };
 
 /// The ring: raw inputs of the last window of every slot, from which fold replays. Entries are rows, never slots.

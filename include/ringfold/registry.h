@@ -24,10 +24,11 @@ struct Desc {
   int64_t rows = 1;              ///< B
   int64_t window = 1;            ///< T, the largest of the batch
   int64_t layers = 1;            ///< fold, conv_commit
-  int64_t channels = 0;          ///< C, conv operations
+  int64_t channels = 0;          ///< C, conv operations (and footprint(): of the layer's conv)
   int64_t conv_width = 4;        ///< W, conv operations
   int64_t state_alignment = 16;  ///< bytes: largest power of two up to 16 that divides the address of every state row
   int64_t input_alignment = 16;  ///< the same for rows of q, k and v, and of the ring's k and v
+  bool packed_rows = true;       ///< the rows of V of a state follow each other without gaps
   bool snapshots = false;        ///< verify also writes the state after each token
   int threads = 0;               ///< CPU threads; 0: num_threads()
   bool operator==(const Desc&) const = default;
@@ -56,6 +57,8 @@ struct Footprint {
   int64_t state_bytes = 0;          ///< one checkpoint
   int64_t ring_row_bytes = 0;       ///< one ring row of one slot
   int64_t ring_bytes = 0;           ///< the ring of one slot: `window` rows
+  int64_t conv_state_bytes = 0;     ///< the short conv's window: C * (W-1) inputs; 0 where `channels` is 0
+  int64_t conv_ring_row_bytes = 0;  ///< one recorded conv input: C channels; a slot has `window` of them
   int64_t snapshot_bytes = 0;       ///< the alternative: one state per draft token, `window` of them
   int64_t step_on_commit = 0;       ///< bytes of state and ring moved per step and request: 3 passes over the state
   int64_t step_on_next_verify = 0;  ///< 2 passes

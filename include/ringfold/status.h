@@ -7,14 +7,15 @@
 
 namespace ringfold {
 
-/// What became of a whole call. Anything but `ok` means: no byte of any caller's buffer was changed.
+/// What became of a whole call. Anything but `ok` means: no byte of any caller's buffer was changed. Only `internal` of
+/// a call on CUDA leaves open how far the call came: CUDA refused one of its launches, or an earlier kernel had failed.
 enum class Code : int32_t {
   ok = 0,
   invalid_argument = 1,  ///< an argument contradicts its description; the message names it
   unsupported = 2,       ///< valid, but nothing on this machine or in this build can do it
   out_of_memory = 3,     ///< memory or pool slots are exhausted
   not_found = 4,         ///< unknown implementation name, missing file
-  internal = 5,          ///< a bug in ringfold
+  internal = 5,          ///< a bug in ringfold, or a CUDA error
 };
 
 /// Result of a call. Success carries no string, so returning it never allocates.
@@ -35,7 +36,7 @@ class [[nodiscard]] Status {
 
 /// What became of one row of a batch (spec C11, C12, C13). Written to `row_status` as int32.
 /// A row whose status is not `done` had no byte of its state, ring or window changed.
-/// The numbers are stable: they appear in case files and in the C ABI.
+/// The numbers are stable: they appear in case files.
 enum class RowStatus : int32_t {
   done = 0,
   null_row = 1,             ///< negative slot id: skipped, outputs are zeros

@@ -194,14 +194,14 @@ RF_FN typename O::F tree_sum(typename O::F* x, int groups, int stride) {
   return x[0];
 }
 
-// 16-bit formats as the low half of an int32. Rounding is to nearest even; NaN becomes the quiet NaN 0x7fc0 / 0x7e00.
+// 16-bit formats as the low half of an int32. Rounding is to nearest even; NaN becomes 0x7fff, as on NVIDIA GPUs.
 template <class O>
 RF_FN typename O::I to_bf16(typename O::F x) {
   using I = typename O::I;
   const I i = O::bits(x);
   const I odd = O::iand(O::template shru<16>(i), O::iset(1));
   const I r = O::template shru<16>(O::iadd(i, O::iadd(O::iset(0x7fff), odd)));
-  return O::iselect(O::eq(x, x), r, O::iset(0x7fc0));
+  return O::iselect(O::eq(x, x), r, O::iset(0x7fff));
 }
 template <class O>
 RF_FN typename O::F from_bf16(typename O::I h) {
@@ -220,8 +220,7 @@ RF_FN typename O::I to_f16(typename O::F x) {
   const I large = O::isub(O::template shru<13>(O::iadd(i, O::iadd(O::iset(0xfff), odd))), O::iset((127 - 15) << 10));
   I h = O::iselect(O::lt(ax, O::set(0x1p-14f)), small, large);
   h = O::iselect(O::le(O::set(65520.0f), ax), O::iset(0x7c00), h);
-  h = O::iselect(O::eq(x, x), h, O::iset(0x7e00));
-  return O::ior(h, sign);
+  return O::iselect(O::eq(x, x), O::ior(h, sign), O::iset(0x7fff));
 }
 template <class O>
 RF_FN typename O::F from_f16(typename O::I h) {

@@ -15,13 +15,15 @@ struct Refusal {
   int64_t got = 0;
 };
 
-/// One entry of the dispatch list. All entry points get validated params and must give the same bits (`exact`
-/// numerics). They do not allocate or throw. On the CPU the rows were judged (`judged`) and the entry points cannot
-/// fail; on a device they judge the rows themselves (core/judge.h), write row_status, move the cursors as `move` says
-/// (but fold and conv_commit leave that to `consume`), and return an error if a launch is refused.
+/// One entry of the dispatch list. All entry points get validated params. Those of `exact` numerics must give the same
+/// bits, those of `fast` numerics (verify alone) the same ring, and outputs within a bound. They do not allocate or
+/// throw. On the CPU the rows were judged (`judged`) and the entry points cannot fail; on a device they judge the rows
+/// themselves (core/judge.h), write row_status, move the cursors as `move` says (but fold and conv_commit leave that to
+/// `consume`), and return an error if a launch is refused.
 struct Implementation {
   std::string_view name;
   Device device = Device::cpu;
+  Numerics numerics = Numerics::exact;                      ///< the only ones that it serves
   const char* (*unavailable)() = nullptr;                   ///< why this machine cannot run it; null: it can
   Refusal (*refusal)(const Desc&) = nullptr;                ///< why it cannot serve
   Plan (*plan)(const Desc&) = nullptr;                      ///< pure

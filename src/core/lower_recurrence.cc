@@ -237,6 +237,7 @@ Status lower_window(Op op, const Args& args, RecurrenceParams* p, Desc* desc) {
   desc->numerics = args.numerics;
   desc->state_rounding = args.state_rounding;
   desc->state_dtype = state.dtype;
+  desc->packed_rows = p->state_v_stride == K;
   desc->state_alignment = alignment({p->state}, p->state_v_stride);
   desc->input_alignment = alignment({p->q, p->k, p->v});
   desc->act_dtype = w.v.dtype;
@@ -349,6 +350,7 @@ Status lower(const FoldArgs& args, RecurrenceParams* p, Desc* desc) {
   *desc = {};
   desc->op = Op::fold;
   desc->device = args.state.device;
+  desc->packed_rows = p->state_v_stride == K;
   desc->state_alignment = alignment({p->state}, p->state_v_stride);
   desc->input_alignment = alignment({p->ring_k, p->ring_v});
   desc->kind = kind;

@@ -81,6 +81,8 @@ Footprint footprint(const Desc& d, double accepted_per_step) {
   f.state_bytes = detail::state_bytes(d);
   f.ring_row_bytes = detail::ring_row_bytes(d);
   f.ring_bytes = T * f.ring_row_bytes;
+  f.conv_ring_row_bytes = d.channels * detail::bytes(d.act_dtype);
+  f.conv_state_bytes = (d.conv_width - 1) * f.conv_ring_row_bytes;
   f.snapshot_bytes = T * f.state_bytes;
   const double accepted = std::clamp(accepted_per_step, 0.0, static_cast<double>(T));
   const auto row = static_cast<double>(f.ring_row_bytes), state = static_cast<double>(f.state_bytes);

@@ -7,6 +7,7 @@
 #include "cuda/elementwise/elementwise.h"
 #include "cuda/recurrence/exact.h"
 #include "cuda/recurrence/general.h"
+#include "cuda/verify/fast.h"
 
 namespace ringfold::cuda {
 namespace {
@@ -53,7 +54,16 @@ std::span<const Implementation> implementations() {
     i.recurrence = recurrence;
     return i;
   };
-  static const std::array list = {tuned("cuda.exact", exact_refusal, exact_plan, exact_recurrence), general};
+  static const Implementation fast = {
+      .name = "cuda.fast",
+      .device = Device::cuda,
+      .numerics = Numerics::fast,
+      .unavailable = unavailable,
+      .refusal = fast_refusal,
+      .plan = fast_plan,
+      .recurrence = fast_verify,
+  };
+  static const std::array list = {fast, tuned("cuda.exact", exact_refusal, exact_plan, exact_recurrence), general};
   return list;
 }
 

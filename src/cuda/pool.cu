@@ -22,12 +22,15 @@ struct Shares {
 };
 static_assert(sizeof(SlotMoves) + sizeof(Shares) <= 4096, "what every CUDA version takes as parameters");
 
-__device__ void set(uint4* word, int32_t value) {
+/// Part of a slot that is filled with `value`, four bytes each; `offset` is the word's, in bytes.
+__device__ void set(uint4* word, int32_t value, int64_t) {
   const auto v = static_cast<unsigned>(value);
   *word = make_uint4(v, v, v, v);
 }
-__device__ void set(uint32_t* word, int32_t value) { *word = static_cast<uint32_t>(value); }
-__device__ void set(uint16_t* word, int32_t value) { *word = static_cast<uint16_t>(value); }
+__device__ void set(uint32_t* word, int32_t value, int64_t) { *word = static_cast<uint32_t>(value); }
+__device__ void set(uint16_t* word, int32_t value, int64_t offset) {
+  *word = static_cast<uint16_t>(static_cast<uint32_t>(value) >> (offset % 4 * 8));
+}
 
 template <class Word>
 __device__ void move_places(const SlotMoves& m, const SlotSection& s, int64_t thread, int64_t threads) {
@@ -42,7 +45,7 @@ __device__ void move_places(const SlotMoves& m, const SlotSection& s, int64_t th
     for (int i = 0; i < m.moves; ++i) {
       const int32_t from = m.move[i].from, to = m.move[i].to;
       if (from == kCleared) {
-        set(at(to), s.clear_to_value ? m.move[i].value : s.clear_to);
+        set(at(to), s.clear_to_value ? m.move[i].value : s.clear_to, offset);
       } else {
         *at(to) = *at(from);
       }

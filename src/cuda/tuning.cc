@@ -14,15 +14,15 @@ constexpr int kRegistersPerThread = 128;
 int exact_shared_bytes(const Desc& d, int threads, int heads_of_line) {
   const int K = static_cast<int>(d.K), window = static_cast<int>(std::max<int64_t>(d.window, 1));
   const int state = threads / 2 * K * static_cast<int>(size_of(d.state_dtype));
-  const int vectors = (d.op == Op::fold ? 2 : 4) + (d.kind == MixerKind::kda ? 1 : 0);
+  const int vectors = d.op != Op::fold ? 4 : d.kind == MixerKind::kda ? 3 : 2;
   const int of_token = vectors * K * 4 + threads + 4;  // vectors, v, k.q
-  constexpr int kLines = 2 * 128;
-  return state + 2 * window * of_token + threads * 16 + 2 * heads_of_line * window * 8 + kLines;
+  constexpr int kLineBuffers = 2, kLineBytes = 128;
+  return state + 2 * window * of_token + threads * 16 + kLineBuffers * (heads_of_line * window * 8 + kLineBytes);
 }
 
 ExactTiles exact_tiles(const Desc& d, const DeviceProperties& device) {
   ExactTiles best;
-  for (const int threads : {256, 192, 128, 96, 64, 32}) {
+  for (const int threads : {256, 128, 64, 32}) {
     const int rows = threads / 2;
     if (d.V % rows != 0) continue;
     ExactTiles t;
@@ -44,6 +44,17 @@ ExactTiles exact_tiles(const Desc& d, const DeviceProperties& device) {
     if (t.heads * t.v_parts >= device.sms || threads <= 64) break;
   }
   return best;
+}
+
+FastTiles fast_tiles(const Desc& d, const DeviceProperties& device) {
+  FastTiles t;
+  // All of V in a block prepares the tokens only once; halves keep more multiprocessors busy with a small batch.
+  const bool enough = d.rows * d.HV >= 2 * device.sms;
+  const bool whole = enough && d.K == 128 && d.V % 128 == 0 && d.state_dtype != DType::f16;
+  t.rows = whole ? 128 : kFastRows;
+  t.v_parts = static_cast<int>(d.V / t.rows);
+  t.tokens = d.window <= 4 ? 4 : d.window <= 8 ? 8 : kFastTokens;
+  return t;
 }
 
 }  // namespace ringfold::cuda

@@ -25,4 +25,20 @@ ExactTiles exact_tiles(const Desc& desc, const DeviceProperties& device);
 /// The most threads of a block. Two such blocks share the registers of a multiprocessor.
 inline constexpr int kExactThreads = 256;
 
+/// Tiles of the verify with `fast` numerics. Comparable and printable.
+struct FastTiles {
+  int rows = 128;   ///< of V, of a block
+  int v_parts = 1;  ///< V / rows
+  int tokens = 4;   ///< that the kernel is made for: 4, 8 or 16
+  bool operator==(const FastTiles&) const = default;
+};
+
+FastTiles fast_tiles(const Desc& desc, const DeviceProperties& device);
+
+/// The longest window, and the fewest rows of V of a block.
+inline constexpr int kFastTokens = 16;
+inline constexpr int kFastRows = 64;
+/// The most value heads: divisions by multiplication are right up to there.
+inline constexpr int kFastHeads = 4096;
+
 }  // namespace ringfold::cuda

@@ -39,7 +39,6 @@ struct List {
 
 // What no implementation of this build does.
 Refusal general_refusal(const Desc& d) {
-  if (d.numerics != Numerics::exact) return {"fast numerics are not built yet; use exact"};
   if (d.fold_policy != FoldPolicy::on_commit) return {"only fold policy on_commit is built yet"};
   if (d.window > kMaxWindow) return {"needs a window of at most 32 tokens", "T", d.window};
   static_assert(kMaxWindow == 32);
@@ -51,6 +50,9 @@ Refusal refusal(const Implementation& i, const Desc& d) {
   if (i.device != d.device)
     return {i.device == Device::cpu ? "is for tensors of device cpu" : "is for tensors of device cuda"};
   if (const char* why = i.unavailable()) return {why};
+  if (i.numerics != d.numerics) {
+    return {i.numerics == Numerics::exact ? "has no fast numerics" : "has only fast numerics, which are for verify"};
+  }
   return i.refusal(d);
 }
 

@@ -74,7 +74,11 @@ class CommandsTest(common.CliTest):
         self.assertEqual(result["per_layer"]["ring_row_bytes"], row)
         self.assertEqual(result["per_layer"]["ring_bytes"], 4 * row)
         self.assertEqual(result["per_layer"]["snapshot_bytes"], 4 * 32 * 128 * 128 * 2)
-        self.assertEqual(result["per_request"]["slot_bytes"], 30 * (32 * 128 * 128 * 2 + 4 * row))
+        channels = (2 * 16 + 32) * 128 * 2  # bytes of q, k and v
+        self.assertEqual(result["per_layer"]["conv_state_bytes"], 3 * channels)
+        self.assertEqual(result["per_layer"]["conv_ring_row_bytes"], channels)
+        self.assertEqual(result["per_layer"]["conv_ring_bytes"], 4 * channels)
+        self.assertEqual(result["per_request"]["slot_bytes"], 30 * (32 * 128 * 128 * 2 + 4 * row + 7 * channels))
         traffic = result["traffic_per_step"]
         self.assertEqual(sorted(traffic), ["lazy", "on_commit", "on_next_verify", "snapshot"])
         self.assertLess(traffic["lazy"], traffic["on_next_verify"])
@@ -92,6 +96,16 @@ class CommandsTest(common.CliTest):
                 self.assertIn(word, text, preset)
         forced = self.ok_json("explain", "--impl", "reference", "--json")
         self.assertEqual(forced["plan"]["impl"], "reference")
+
+    def test_explain_short_conv(self):
+        narrow = self.ok_json("explain", "--channels", "10", "--conv-width", "2", "--act", "f32", "--json")["per_layer"]
+        self.assertEqual((narrow["conv_state_bytes"], narrow["conv_ring_row_bytes"]), (40, 40))
+        none = self.ok_json("explain", "--channels", "0", "--json")["per_layer"]
+        self.assertEqual(none["slot_bytes"], none["state_bytes"] + none["ring_bytes"])
+        self.assertNotIn("conv_state_bytes", none)
+        self.assertIn("short conv, its window", self.ok("explain"))
+        self.assertNotIn("conv, its window", self.ok("explain", "--channels", "0"))
+        self.refused("explain", "--op", "conv_verify", "--channels", "0", says=["--channels"])
 
     def test_explain_usage(self):
         self.refused("explain", "--preset", "gpt", says=["--preset", "qwen3.5-35b", "gpt"])

@@ -105,8 +105,12 @@ TEST_F(GenerateTest, EveryDrafterGivesThePlainText) {
           EXPECT_EQ(drafted.stats().steps, kTokens);
           EXPECT_GT(drafted.stats().drafted, kTokens * 4);
         }
-        if (r.name == "same model") EXPECT_EQ(drafted.stats().steps, kTokens / 6);
-        if (r.name == "oracle") EXPECT_LT(drafted.stats().steps, kTokens);
+        if (r.name == "same model") {
+          EXPECT_EQ(drafted.stats().steps, kTokens / 6);
+        }
+        if (r.name == "oracle") {
+          EXPECT_LT(drafted.stats().steps, kTokens);
+        }
       }
     }
   }

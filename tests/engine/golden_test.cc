@@ -82,8 +82,8 @@ class GoldenTest : public ::testing::TestWithParam<const char*> {
 };
 
 INSTANTIATE_TEST_SUITE_P(Models, GoldenTest, ::testing::Values("hybrid-byte", "hybrid-byte-draft"),
-                         [](const auto& info) {
-                           std::string name = info.param;
+                         [](const auto& test) {
+                           std::string name = test.param;
                            std::replace(name.begin(), name.end(), '-', '_');
                            return name;
                          });

@@ -73,7 +73,7 @@ bool same_bits(const float* a, const float* b, int64_t n) {
 class MatmulTest : public ::testing::TestWithParam<DType> {};
 
 INSTANTIATE_TEST_SUITE_P(DTypes, MatmulTest, ::testing::Values(DType::f32, DType::bf16, DType::f16),
-                         [](const auto& info) { return to_string(info.param); });
+                         [](const auto& test) { return to_string(test.param); });
 
 TEST_P(MatmulTest, IsTheDefinedSum) {
   for (const int64_t cols : {1, 7, 8, 44, 256}) {
@@ -168,7 +168,9 @@ TEST(VectorOps, SiluOfExtremeValuesIsFinite) {
   silu_mul(x.data(), one.data(), static_cast<int64_t>(x.size()), y.data());
   for (size_t i = 0; i < x.size(); ++i) {
     EXPECT_TRUE(std::isfinite(y[i])) << x[i];
-    if (x[i] >= 87) EXPECT_EQ(y[i], x[i]);
+    if (x[i] >= 87) {
+      EXPECT_EQ(y[i], x[i]);
+    }
   }
   EXPECT_EQ(y[4], 0.0f);
 }

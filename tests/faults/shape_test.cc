@@ -341,7 +341,7 @@ TEST(Fault87, PlainAndSpeculativeRowsInOneBatch) {
       for (int32_t slot = 0; slot < 5; ++slot) {
         std::vector<int> text;
         if (slot != 2) text.push_back(30 + slot);
-        text.insert(text.end(), windows[slot].begin(), windows[slot].begin() + accept[slot]);
+        for (int i = 0; i < accept[slot]; ++i) text.push_back(windows[slot][i]);
         EXPECT_EQ(p.compare(slot, text), "");
       }
     }
@@ -375,7 +375,9 @@ TEST(Fault95, DevicesThatThisBuildCannotServe) {
   const Desc desc{.op = Op::verify, .device = Device::cuda, .H = 1, .HV = 1, .K = 8, .V = 8};
   Explanation e;
   EXPECT_EQ(explain(desc, "reference", &e).code(), Code::unsupported);
-  if (implementations(Device::cuda).empty()) EXPECT_EQ(explain(desc, {}, &e).code(), Code::unsupported);
+  if (implementations(Device::cuda).empty()) {
+    EXPECT_EQ(explain(desc, {}, &e).code(), Code::unsupported);
+  }
   EXPECT_EQ(pack(c.state.view()), before);
   EXPECT_TRUE(succeeded(ringfold::verify(c.verify({}))));
 }

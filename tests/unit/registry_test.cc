@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "cpu/tiling.h"
+#include "ringfold/pool.h"
 
 namespace ringfold {
 namespace {
@@ -90,6 +91,42 @@ TEST(Registry, KdaRingRowsHoldOneGatePerChannel) {
   Desc d = qwen();
   d.kind = MixerKind::kda;
   EXPECT_EQ(footprint(d).ring_row_bytes - footprint(qwen()).ring_row_bytes, 32 * 127 * 4);
+}
+
+TEST(Registry, FootprintOfTheShortConv) {
+  EXPECT_EQ(footprint(qwen()).conv_state_bytes, 0);
+  EXPECT_EQ(footprint(qwen()).conv_ring_row_bytes, 0);
+  Desc d = qwen();
+  d.channels = 8192;
+  const Footprint f = footprint(d);
+  EXPECT_EQ(f.conv_ring_row_bytes, 8192 * 2);
+  EXPECT_EQ(f.conv_state_bytes, 3 * 8192 * 2);
+  EXPECT_EQ(f.state_bytes, footprint(qwen()).state_bytes);
+  EXPECT_EQ(f.step_on_commit, footprint(qwen()).step_on_commit);
+}
+
+// A pool of one slot holds what explain says of a request.
+TEST(Registry, FootprintIsThatOfAPool) {
+  Desc d = qwen();
+  d.channels = 8192, d.conv_width = 3;
+  const Footprint f = footprint(d);
+  PoolBytes bytes;
+  ASSERT_TRUE(pool_bytes({.layers = 2,
+                          .slots = 1,
+                          .H = d.H,
+                          .HV = d.HV,
+                          .K = d.K,
+                          .V = d.V,
+                          .state_dtype = d.state_dtype,
+                          .act_dtype = d.act_dtype,
+                          .ring_rows = d.window,
+                          .conv_channels = d.channels,
+                          .conv_width = d.conv_width},
+                         &bytes)
+                  .ok());
+  EXPECT_EQ(bytes.state, 2u * f.state_bytes);
+  EXPECT_EQ(bytes.ring, 2u * f.ring_bytes);
+  EXPECT_EQ(bytes.conv, 2u * (f.conv_state_bytes + d.window * f.conv_ring_row_bytes));
 }
 
 TEST(Tiling, PartsCoverVOnce) {

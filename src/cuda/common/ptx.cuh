@@ -9,10 +9,12 @@ __device__ __forceinline__ uint32_t shared_address(const void* p) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(p));
 }
 
-/// 16 bytes from global to shared memory, through the L1 cache: past it (.cg), the two halves of a 32-byte sector are
-/// fetched twice where they go to different places in shared memory.
+/// 16 bytes from global to shared memory, past the L1 cache.
 __device__ __forceinline__ void copy_async_16(uint32_t to_shared, const void* from) {
-  asm volatile("cp.async.ca.shared.global [%0], [%1], 16;" ::"r"(to_shared), "l"(from) : "memory");
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to_shared), "l"(from) : "memory");
+}
+__device__ __forceinline__ void copy_async_8(uint32_t to_shared, const void* from) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 8;" ::"r"(to_shared), "l"(from) : "memory");
 }
 __device__ __forceinline__ void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 /// Waits for this thread's copies, but the `pending` groups committed last.
@@ -26,6 +28,62 @@ __device__ __forceinline__ void wait_copies() {
 __device__ __forceinline__ uint32_t opaque(uint32_t x) {
   asm volatile("" : "+r"(x));
   return x;
+}
+
+/// Loads that are issued where they are written: the compiler moves none of them past another or past a barrier.
+/// `past_l1` is for what nobody reads again.
+__device__ __forceinline__ uint4 load_16_past_l1(const void* from) {
+  uint4 x;
+  asm volatile("ld.global.nc.L1::no_allocate.L2::128B.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w)
+               : "l"(from));
+  return x;
+}
+__device__ __forceinline__ uint4 load_16(const void* from) {
+  uint4 x;
+  asm volatile("ld.global.nc.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w) : "l"(from));
+  return x;
+}
+__device__ __forceinline__ uint2 load_8(const void* from) {
+  uint2 x;
+  asm volatile("ld.global.nc.v2.u32 {%0, %1}, [%2];" : "=r"(x.x), "=r"(x.y) : "l"(from));
+  return x;
+}
+__device__ __forceinline__ uint32_t load_4(const void* from) {
+  uint32_t x;
+  asm volatile("ld.global.nc.u32 %0, [%1];" : "=r"(x) : "l"(from));
+  return x;
+}
+__device__ __forceinline__ uint32_t load_2(const void* from) {
+  uint16_t x;
+  asm volatile("ld.global.nc.u16 %0, [%1];" : "=h"(x) : "l"(from));
+  return x;
+}
+
+/// Brings a line close.
+__device__ __forceinline__ void prefetch(const void* at) { asm volatile("prefetch.global.L1 [%0];" ::"l"(at)); }
+
+/// An 8 x 8 matrix of 16-bit elements, of which lane 4 r + c has (row r, columns 2c, 2c+1), transposed.
+__device__ __forceinline__ uint32_t transpose_8x8(uint32_t x) {
+  uint32_t y;
+  asm("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(y) : "r"(x));
+  return y;
+}
+
+/// d += a b on tensor cores, bf16 factors in pairs, fp32 sums. With lane = 4 r + c: a holds (row r, k 2c), (row r+8, k
+/// 2c), (row r, k 2c+8), (row r+8, k 2c+8) and their right neighbours; b (k 2c, column r), (k 2c+8, column r) and the k
+/// below; d (row r, columns 2c, 2c+1), (row r+8, the same).
+__device__ __forceinline__ void mma_16(float (&d)[4], const uint4& a, uint32_t b0, uint32_t b1) {
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+      "{%0, %1, %2, %3};"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+      : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "r"(b0), "r"(b1));
+}
+/// The same for 8 k's.
+__device__ __forceinline__ void mma_8(float (&d)[4], uint32_t a0, uint32_t a1, uint32_t b0) {
+  asm("mma.sync.aligned.m16n8k8.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+      : "r"(a0), "r"(a1), "r"(b0));
 }
 
 }  // namespace ringfold::cuda::ptx

@@ -43,7 +43,8 @@ __device__ __forceinline__ void divide_all(float (&x)[arith::kGroup], float d) {
   const float y = S::div(1.0f, d);
   bool plain = d < 0x1p60f;
 #pragma unroll
-  for (int i = 0; i < arith::kGroup; ++i) plain = plain && (x[i] == 0 || (fabsf(x[i]) > 0x1p-60f && fabsf(x[i]) < 0x1p60f));
+  for (int i = 0; i < arith::kGroup; ++i)
+    plain = plain && (x[i] == 0 || (fabsf(x[i]) > 0x1p-60f && fabsf(x[i]) < 0x1p60f));
   if (plain) {
 #pragma unroll
     for (int i = 0; i < arith::kGroup; ++i) {

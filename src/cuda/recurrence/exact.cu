@@ -25,8 +25,10 @@ Refusal exact_refusal(const Desc& d) {
   if (d.K != 64 && d.K != 128) return {"needs K of 64 or 128", "K", d.K};
   if (d.V % 16 != 0) return {"needs V to be a multiple of 16", "V", d.V};
   if (size_of(d.act_dtype) != 2) return {"needs bf16 or f16 activations"};
+  if (!d.packed_rows) return {"needs the rows of V of a state without gaps"};
   if (d.snapshots) return {"writes no snapshots"};
-  if (d.input_alignment < 16) return {"needs q, k, v and ring rows aligned to 16 bytes", "alignment", d.input_alignment};
+  if (d.input_alignment < 16)
+    return {"needs q, k, v and ring rows aligned to 16 bytes", "alignment", d.input_alignment};
   if (d.state_alignment < 16) return {"needs state rows aligned to 16 bytes", "alignment", d.state_alignment};
   if (d.layers * d.rows * d.HV > INT32_MAX) return {"needs at most 2147483647 heads", "rows", d.rows};
   if (exact_tiles(d, current_device()).blocks == 0) return {"needs more shared memory than a block has", "T", d.window};
@@ -63,8 +65,7 @@ Status exact_recurrence(const RecurrenceParams& params) {
     p.ring_g_at = pitch(p.ring_g), p.ring_beta_at = pitch(p.ring_beta);
   }
   p.state_head = bytes(p.state.head_stride, p.state.dtype);
-  p.state_row = bytes(p.state_v_stride, p.state.dtype);
-  if (!small) return {Code::unsupported, "strides: cuda.exact expects at most 2 GiB between heads and tokens; use cuda.general"};
+  if (!small) return {Code::unsupported, "strides: cuda.exact expects at most 2 GiB between heads and between tokens"};
   const DeviceProperties& device = current_device();
   const ExactTiles tiles = exact_tiles(desc_of(p), device);
   if (tiles.heads == 0) return {};

@@ -2,13 +2,14 @@
 //
 // Blocks are persistent: block (x, y) takes a range of consecutive (layer, row, value head), and part y of V. Mapping:
 // L = K/16 lanes share a row, lane c of them holding groups c and c+L of K; a thread holds R = L/2 rows (so 64 or 32
-// elements). Lane c keeps row r ^ (its low bits) in register r, so that each step of the sum's tree is one shuffle and one
-// addition, with no select; the two dots of a token are reduced together, the first step parting them (lanes of the upper
-// half read kd and qd the other way round).
+// elements). Lane c keeps row r ^ (its low bits) in register r, so that each step of the sum's tree is one shuffle and
+// one addition, with no select; the two dots of a token are reduced together, the first step parting them (lanes of the
+// upper half read kd and qd the other way round).
 //
-// Pipeline, for head i: its state tile was copied to shared memory (cp.async) while head i-1 was computed, and its token
-// vectors (kd, qd, k, ..) were made at the end of head i-1. The warp that copies a part of the tile is the one that reads
-// it, so one barrier for each head suffices. Gates and betas of all heads of a line (a row of a layer) are made at once.
+// Pipeline, for head i: its state tile was copied to shared memory (cp.async) while head i-1 was computed, and its
+// token vectors (kd, qd, k, ..) were made at the end of head i-1. The warp that copies a part of the tile is the one
+// that reads it, so one barrier for each head suffices. Gates and betas of all heads of a line (a row of a layer) are
+// made at once.
 #pragma once
 
 #include "cuda/common/convert.cuh"
@@ -16,105 +17,9 @@
 #include "cuda/common/judging.cuh"
 #include "cuda/common/ptx.cuh"
 #include "cuda/common/warp.cuh"
+#include "cuda/recurrence/exact_types.cuh"
 
 namespace ringfold::cuda::exact {
-
-constexpr int kGroup = arith::kGroup;
-
-/// Distances in bytes between the heads and the tokens of an array.
-struct Pitch {
-  int32_t head = 0, token = 0;
-};
-
-/// The params of the call, and its arrays' pitches in 32 bits: 64-bit products would be a good part of the kernel.
-struct ExactParams : RecurrenceParams {
-  Pitch q_at, k_at, v_at, a_at, b_at, out_at;                // of the window, or of the ring that is read
-  Pitch ring_k_at, ring_v_at, ring_g_at, ring_beta_at;       // of the ring that is written
-  int32_t state_head = 0, state_row = 0;                     // bytes between heads and rows of V of a state
-};
-
-/// What is known at compile time. StateBytes: 4, or 2 for bf16 and f16.
-template <int K_, int StateBytes, bool Kda, bool FromRing>
-struct Traits {
-  static constexpr int K = K_;
-  static constexpr int kStateBytes = StateBytes;
-  static constexpr bool kKda = Kda, kFromRing = FromRing;
-  static constexpr int kLanes = K / 16;                    // that share a row
-  static constexpr int kRows = kLanes / 2;                 // of V, in one thread
-  static constexpr int kSide = 32 / kLanes;                // row groups of a warp; lane = c * kSide + side
-  static constexpr int kWarpRows = 16;                     // kSide * kRows
-  static constexpr int kHalves = StateBytes == 4 ? 2 : 1;  // 16-byte chunks of a group
-  static constexpr int kChunks = kRows * 2 * kHalves;      // of a thread
-  static constexpr int kRowChunks = K * StateBytes / 16;   // of a row in memory
-  // Token vectors: kd, k (, qd, q) (, decay). q is there for the other value heads of a key head.
-  static constexpr int kVectors = (FromRing ? 2 : 4) + (Kda ? 1 : 0);
-  static constexpr int kDecayVector = kVectors - 1;
-
-  /// What row `row` of a warp adds (by exclusive or) to a chunk's place in shared memory.
-  static constexpr int place_of_row(int row) {
-    const int r = row % kRows, side = row / kRows;
-    return (r * 2 * kHalves * 32 + (side << (kLanes == 8 ? 1 : 0))) * 16;
-  }
-};
-
-enum Vector { kKd, kKey, kQd, kQuery };
-
-/// beta and decay (GDN) of one token of one value head.
-struct Gates {
-  float beta, decay;
-};
-
-/// A row of a layer: its arrays' addresses at head 0, token 0. Not `live`: nothing to do but zero outputs.
-struct alignas(16) Line {
-  const std::byte *q, *k, *v, *a, *b;
-  std::byte *out, *ring_k, *ring_v, *ring_g, *ring_beta;
-  std::byte *state, *target, *track;
-  int32_t count, track_step;
-  bool live;
-};
-
-/// Shared memory of a block, carved from one array. The order and the sizes are those of exact_shared_bytes().
-template <class T>
-struct Shared {
-  std::byte* base;
-  int threads, window, heads;  // heads: of a line, at most
-
-  __device__ std::byte* state() const { return base; }
-  __device__ float* vector(int buffer, int t, int which) const {
-    float* vectors = reinterpret_cast<float*>(base + threads * T::kChunks * 16);
-    return vectors + ((buffer * window + t) * T::kVectors + which) * T::K;
-  }
-  /// The block's rows of v of a token: two bytes each, `threads` bytes.
-  __device__ std::byte* v(int buffer, int t) const {
-    return reinterpret_cast<std::byte*>(vector(2, 0, 0)) + (buffer * window + t) * threads;
-  }
-  /// Raw q and k of the first token that a warp prepares: 16 bytes for each thread.
-  __device__ uint4* raw() const { return reinterpret_cast<uint4*>(v(2, 0)); }
-  __device__ Gates* gates(int buffer, int head) const {
-    return reinterpret_cast<Gates*>(raw() + threads) + (buffer * heads + head) * window;
-  }
-  __device__ Line& line(int buffer) const { return reinterpret_cast<Line*>(gates(2, 0))[buffer]; }
-  __device__ float* kq(int buffer) const { return reinterpret_cast<float*>(&line(2)) + buffer * window; }
-};
-
-/// Element e of group g of a token vector: halves of groups lie together, so that 16-byte accesses have no conflicts.
-template <class T>
-__device__ __forceinline__ int at_half(int group, int half) {
-  return half * (T::K / 2) + group * 4;
-}
-
-/// Where a warp's chunk lies among the 32 of one index: no bank conflicts for the copying lanes (neighbours in memory)
-/// nor for the reading ones.
-template <class T>
-__device__ __forceinline__ int chunk_place(int c, int side, int group_half, int half) {
-  if constexpr (T::kLanes == 8) {  // sides: 2 bits, c: 3 bits
-    const int twist = T::kStateBytes == 4 ? ((c >> 1 & 1) << 1 | half) : (c >> 1 & 3);
-    return (c >> 1) << 3 | (side ^ twist) << 1 | (c & 1);
-  } else {  // sides: 3 bits, c: 2 bits
-    const int twist = c << 1 | (T::kStateBytes == 4 ? half : group_half);
-    return c << 3 | (side ^ twist);
-  }
-}
 
 template <class T>
 class Block {
@@ -130,38 +35,25 @@ class Block {
         v0(blockIdx.y * (blockDim.x / 2)) {}
 
   __device__ void run(int first, int last) {
-    int hv = first % p.HV, first_hv = hv, lines = 0, vectors = 0;
-    find_line(first / p.HV, 0);
-    __syncthreads();
-    make_gates(0, hv, last - first);
-    fetch(0, hv, 0);
-    __syncthreads();
+    Cursor now{0, first % p.HV};
+    open_line(first, last, now);
+    fetch_inputs(now, 0);
+    fetch_state(now);
     ptx::wait_copies<1>();
-    make_vectors(0, hv, 0, false, shared.gates(0, 0));
+    make_vectors(now, 0, false);
     ptx::wait_copies<0>();
     __syncthreads();
+    int vectors = 0;
     for (int head = first; head < last; ++head) {
-      const int line = lines;
-      const Gates* gates = shared.gates(lines, hv - first_hv);
-      const int next_hv = hv + 1 == p.HV ? 0 : hv + 1;
+      const Cursor next = after(now);
       const bool more = head + 1 < last;
-      if (next_hv == 0 && more) {
-        lines ^= 1;
-        first_hv = 0;
-        find_line((head + 1) / p.HV, lines);
-        __syncthreads();
-        make_gates(lines, 0, last - head - 1);
-        __syncthreads();
-      }
-      compute(line, hv, vectors, gates, more ? lines : -1, next_hv);
+      if (more && next.hv == 0) open_line(head + 1, last, next);
+      compute(now, vectors, more, next);
       ptx::wait_copies<1>();
-      if (more) {
-        const bool same_key = next_hv % (p.HV / p.H) != 0;
-        make_vectors(lines, next_hv, vectors ^ 1, same_key, shared.gates(lines, next_hv - first_hv));
-      }
+      if (more) make_vectors(next, vectors ^ 1, T::kReuses && next.hv % (p.HV / p.H) != 0);
       ptx::wait_copies<0>();
       __syncthreads();
-      hv = next_hv;
+      now = next;
       vectors ^= 1;
     }
   }
@@ -169,12 +61,28 @@ class Block {
  private:
   using State = float[T::kRows][2][kGroup];
 
+  /// A head: the buffer of its line, and its number.
+  struct Cursor {
+    int line, hv;
+  };
+  __device__ Cursor after(const Cursor& at) const {
+    return at.hv + 1 < p.HV ? Cursor{at.line, at.hv + 1} : Cursor{at.line ^ 1, 0};
+  }
+
+  /// Judges the line that `head` is in, and makes the gates of its heads up to `last`.
+  __device__ void open_line(int head, int last, const Cursor& at) const {
+    find_line(head / p.HV, at);
+    __syncthreads();
+    make_gates(at, last - head);
+    __syncthreads();
+  }
+
   __device__ DType act_dtype() const { return T::kFromRing ? p.ring_v.dtype : p.v.dtype; }
   __device__ int key_head(int hv) const { return hv / (p.HV / p.H); }
   __device__ bool records() const { return !T::kFromRing && p.ring_k; }
 
   /// The first warp judges a row and finds its arrays.
-  __device__ void find_line(int index, int buffer) const {
+  __device__ void find_line(int index, const Cursor& first) const {
     if (warp != 0) return;
     const int rows = static_cast<int>(p.rows), layer_index = index / rows, row = index - layer_index * rows;
     const int64_t layer = layers_(layer_index);
@@ -187,7 +95,8 @@ class Block {
         settle_window(p, row, status);
       }
     }
-    Line& line = shared.line(buffer);
+    Line& line = shared.line(first.line);
+    line.first_hv = first.hv;
     const int64_t slot = p.slot_ids[row];
     line.live = status == RowStatus::done;
     line.count = status == RowStatus::bad_window_bounds ? 0 : static_cast<int>(p.asked_tokens(row));
@@ -231,10 +140,10 @@ class Block {
 
   /// Gates and betas of a line's heads from hv0 on, a thread for each token of each head; the ring's g and beta on the
   /// way.
-  __device__ void make_gates(int buffer, int hv0, int most) const {
-    const Line& line = shared.line(buffer);
+  __device__ void make_gates(const Cursor& first, int most) const {
+    const Line& line = shared.line(first.line);
     if (!line.live) return;
-    const int heads = min(p.HV - hv0, most), count = line.count;
+    const int hv0 = first.hv, heads = min(p.HV - hv0, most), count = line.count;
     for (int i = threadIdx.x; i < heads * count; i += blockDim.x) {
       const int head = i / count, t = i - head * count, hv = hv0 + head;
       const std::byte *a = at(line.a, p.a_at, t, hv), *b = at(line.b, p.b_at, t, hv);
@@ -252,15 +161,15 @@ class Block {
         }
       }
       if constexpr (!T::kKda) gates.decay = arith::exp<S>(g);
-      shared.gates(buffer, head)[t] = gates;
+      shared.gates(first.line, head)[t] = gates;
     }
   }
 
-  /// Starts the copies of a head: its v, and the raw q and k that this thread will prepare first, then its state.
-  __device__ void fetch(int line_buffer, int hv, int buffer) const {
-    const Line& line = shared.line(line_buffer);
-    const bool live = line.live;
-    if (live) {
+  /// Starts the copies of a head's v, and of the raw q and k that this thread will prepare first.
+  __device__ void fetch_inputs(const Cursor& at_head, int buffer) const {
+    const Line& line = shared.line(at_head.line);
+    const int hv = at_head.hv;
+    if (line.live) {
       if (warp < line.count && prepares()) {
         ptx::copy_async_16(ptx::shared_address(shared.raw() + threadIdx.x), prepared_source(line, hv, warp));
       }
@@ -269,34 +178,35 @@ class Block {
       });
     }
     ptx::commit_copies();
-    if (live) fetch_state(line, hv);
-    ptx::commit_copies();
   }
 
   /// 16-byte chunks of a head's v, each always by the same thread. A token has blockDim / 16 of them.
   template <class Visit>
   __device__ void for_v_chunks(int count, Visit visit) const {
-    const int per_token = blockDim.x / 16;
-    for (int t = threadIdx.x / per_token; t < count; t += 16) visit(t, threadIdx.x % per_token * 16);
+    const int shift = 27 - __clz(blockDim.x);  // blockDim is a power of two
+    const int thread = ptx::opaque(threadIdx.x), chunk = thread & ((1 << shift) - 1);
+    for (int t = thread >> shift; t < count; t += 16) visit(t, chunk * 16);
   }
 
-  __device__ void fetch_state(const Line& line, int hv) const {
-    // Chunk j * 32 + lane of the warp's rows, in memory order. What j and what the lane contribute to the place in shared
-    // memory are disjoint bits but for exclusive ors.
+  /// Starts the copy of a head's tile.
+  __device__ void fetch_state(const Cursor& at_head) const {
+    const Line& line = shared.line(at_head.line);
+    if (line.live) copy_state(line, at_head.hv);
+    ptx::commit_copies();
+  }
+
+  __device__ void copy_state(const Line& line, int hv) const {
+    // Chunk j * 32 + lane of the warp's rows, in memory order.
     constexpr int kRowsAtOnce = 32 / T::kRowChunks;
-    const int s = lane % T::kRowChunks, first_row = lane / T::kRowChunks;
-    const int half = T::kHalves == 2 ? s & 1 : 0, group = s / T::kHalves;
-    const int its_c = group % T::kLanes, its_group = group / T::kLanes;
-    const int chunk = ((first_row % T::kRows ^ twist_of(its_c)) * 2 + its_group) * T::kHalves + half;
-    const uint32_t mine =
-        ptx::opaque((chunk * 32 + chunk_place<T>(its_c, first_row / T::kRows, its_group, half)) * 16);
-    const uint32_t to = ptx::shared_address(shared.state() + warp * 32 * T::kChunks * 16);
+    const int l = ptx::opaque(lane), s = l % T::kRowChunks, first_row = l / T::kRowChunks;
+    const uint32_t to = ptx::shared_address(shared.state() + (warp * T::kWarpRows + first_row) * T::kRowBytes);
+    const uint32_t byte = (s ^ T::swizzle(first_row)) * 16;
     const std::byte* from = line.state + static_cast<int64_t>(hv) * p.state_head +
-                            static_cast<int64_t>(v0 + warp * T::kWarpRows + first_row) * p.state_row + s * 16;
+                            (v0 + warp * T::kWarpRows + first_row) * T::kRowBytes + s * 16;
 #pragma unroll
     for (int j = 0; j < T::kChunks; ++j) {
-      ptx::copy_async_16(to + (mine ^ T::place_of_row(j * kRowsAtOnce)), from);
-      from += kRowsAtOnce * p.state_row;
+      const int row = j * kRowsAtOnce;  // its swizzle and that of first_row have no bit in common
+      ptx::copy_async_16(to + (byte ^ T::swizzle(row) * 16) + row * T::kRowBytes, from + row * T::kRowBytes);
     }
   }
 
@@ -312,15 +222,17 @@ class Block {
   __device__ const std::byte* prepared_source(const Line& line, int hv, int t) const {
     const int h = key_head(hv);
     const std::byte* from = !T::kFromRing && prepares_q() ? at(line.q, p.q_at, t, h) : at(line.k, p.k_at, t, h);
-    return from + prepared_group() * kGroup * 2;
+    return from + ptx::opaque(prepared_group()) * kGroup * 2;
   }
 
-  /// The vectors of all tokens of a head, a warp for each; the ring's k, v and g on the way. `same_key`: k and q are those
-  /// of the head before, whose vectors are in the other buffer.
-  __device__ void make_vectors(int line_buffer, int hv, int buffer, bool same_key, const Gates* gates) const {
-    const Line& line = shared.line(line_buffer);
+  /// The vectors of all tokens of a head, a warp for each; the ring's k, v and g on the way. `same_key`: k and q are
+  /// those of the head before, whose vectors are in the other buffer.
+  __device__ void make_vectors(const Cursor& at_head, int buffer, bool same_key) const {
+    const Line& line = shared.line(at_head.line);
     if (!line.live) return;
-    const int count = line.count;
+    const int hv = at_head.hv, count = line.count;
+    const Gates* gates = shared.gates(at_head.line, hv - line.first_hv);
+    same_key = same_key && hv != line.first_hv;
     if (records()) {
       for_v_chunks(count, [&](int t, int byte) {  // what this thread has copied itself
         *reinterpret_cast<uint4*>(at(line.ring_v, p.ring_v_at, t, hv) + v0 * 2 + byte) =
@@ -331,7 +243,8 @@ class Block {
     for (int t = warp; t < count; t += blockDim.x / 32) {
       float x[kGroup] = {}, decay[kGroup];
       if (same_key) {
-        if (prepares()) read_group(shared.vector(buffer ^ 1, t, prepares_q() ? kQuery : kKey), prepared_group(), x);
+        if (prepares())
+          read_group(shared.vector(buffer ^ 1, t, prepares_q() ? T::kQuery : T::kKey), prepared_group(), x);
         if (!T::kFromRing && lane == 0) shared.kq(buffer)[t] = shared.kq(buffer ^ 1)[t];
       } else {
         normalise(line, hv, t, buffer, x);
@@ -339,11 +252,15 @@ class Block {
       make_decay(line, hv, t, gates, decay);
       if (!prepares()) continue;
       const int group = prepared_group();
-      store_group(shared.vector(buffer, t, prepares_q() ? kQuery : kKey), group, x);
+      if (!prepares_q()) {
+        store_group(shared.vector(buffer, t, T::kKey), group, x);
+      } else if (T::kReuses) {
+        store_group(shared.vector(buffer, t, T::kQuery), group, x);
+      }
 #pragma unroll
       for (int i = 0; i < kGroup; ++i) x[i] = S::mul(x[i], decay[i]);
-      store_group(shared.vector(buffer, t, prepares_q() ? kQd : kKd), group, x);
-      if (T::kKda && !prepares_q()) store_group(shared.vector(buffer, t, T::kDecayVector), group, decay);
+      store_group(shared.vector(buffer, t, prepares_q() ? T::kQd : T::kKd), group, x);
+      if (T::kKda && !prepares_q()) store_group(shared.vector(buffer, t, T::kDecay), group, decay);
     }
   }
 
@@ -424,44 +341,57 @@ class Block {
   }
 
   __device__ void load_state(State& s) const {
-    const std::byte* from = shared.state() + warp * 32 * T::kChunks * 16;
+    if constexpr (T::kStateBytes == 4) {
+      read_tile([&](int r, int g, const uint4& low, const uint4& high) {
+        const uint32_t bits[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
+#pragma unroll
+        for (int i = 0; i < kGroup; ++i) s[r][g][i] = __uint_as_float(bits[i]);
+      });
+    } else {
+      with_16_bit(p.state.dtype, [&](DType dtype) {
+        read_tile([&](int r, int g, const uint4& raw, const uint4&) { widen_8(dtype, raw, s[r][g]); });
+      });
+    }
+  }
+
+  /// visit(register row, group, its first 16 bytes, its second 16 bytes where the state is fp32)
+  template <class Visit>
+  __device__ __forceinline__ void read_tile(Visit visit) const {
+    const std::byte* from = shared.state() + (warp * T::kWarpRows + side * T::kRows) * T::kRowBytes;
+    const uint32_t mine = ptx::opaque(c * T::kHalves ^ T::swizzle(side * T::kRows));
 #pragma unroll
     for (int r = 0; r < T::kRows; ++r) {
+      const std::byte* row = from + (r ^ twist_of(c)) * T::kRowBytes;
 #pragma unroll
       for (int g = 0; g < 2; ++g) {
         const auto chunk = [&](int half) {
-          const int at = (r * 2 + g) * T::kHalves + half;
-          return *reinterpret_cast<const uint4*>(from + (at * 32 + chunk_place<T>(c, side, g, half)) * 16);
+          return *reinterpret_cast<const uint4*>(row + (mine ^ half ^ g * T::kLanes * T::kHalves) * 16);
         };
-        if constexpr (T::kStateBytes == 4) {
-          const uint4 low = chunk(0), high = chunk(1);
-          const uint32_t bits[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
-#pragma unroll
-          for (int i = 0; i < kGroup; ++i) s[r][g][i] = __uint_as_float(bits[i]);
-        } else {
-          widen_8(p.state.dtype, chunk(0), s[r][g]);
-        }
+        visit(r, g, chunk(0), T::kHalves == 2 ? chunk(1) : uint4{});
       }
     }
   }
 
   /// Stores the tile of a head into the slot whose head 0 is at `slot`.
   __device__ void store_state(const State& s, std::byte* slot, int hv) const {
-    const int pitch = p.state_row;
-    std::byte* rows = slot + static_cast<int64_t>(hv) * p.state_head +
-                      static_cast<int64_t>(v0 + warp * T::kWarpRows + side * T::kRows) * pitch;
+    constexpr int pitch = T::kRowBytes;
+    std::byte* rows =
+        slot + static_cast<int64_t>(hv) * p.state_head + (v0 + warp * T::kWarpRows + side * T::kRows) * pitch;
     if constexpr (T::kStateBytes == 2) {
+      with_16_bit(p.state.dtype, [&](DType dtype) {
 #pragma unroll
-      for (int r = 0; r < T::kRows; ++r) {
+        for (int r = 0; r < T::kRows; ++r) {
 #pragma unroll
-        for (int g = 0; g < 2; ++g) {
-          *reinterpret_cast<uint4*>(rows + (r ^ twist_of(c)) * pitch + (g * T::kLanes + c) * kGroup * 2) =
-              narrow_8(p.state.dtype, s[r][g]);
+          for (int g = 0; g < 2; ++g) {
+            *reinterpret_cast<uint4*>(rows + (r ^ twist_of(c)) * pitch + (g * T::kLanes + c) * kGroup * 2) =
+                narrow_8(dtype, s[r][g]);
+          }
         }
-      }
+      });
     } else {
       // A group is one 32-byte sector, and a sector written in two instructions costs the memory twice. So neighbours c
       // and c^1 trade halves: first both write the even lane's group, then both the odd lane's.
+      const int c = ptx::opaque(this->c);
       const bool odd = c & 1;
       constexpr int kFlip = T::kFromRing ? 0 : 1;  // the neighbour has the same row in register r ^ kFlip
       std::byte* at = rows + ((c & ~1) * kGroup + (odd ? 4 : 0)) * 4;
@@ -520,18 +450,21 @@ class Block {
     }
   }
 
-  /// `next_line` < 0: there is no next head to be fetched.
-  __device__ __forceinline__ void compute(int line_buffer, int hv, int buffer, const Gates* gates, int next_line,
-                                          int next_hv) const {
-    const Line& line = shared.line(line_buffer);
+  __device__ __forceinline__ void compute(const Cursor& now, int buffer, bool more, const Cursor& next) const {
+    const Line& line = shared.line(now.line);
+    const int hv = now.hv;
     State s;
     if (line.live) load_state(s);
     __syncwarp();
-    if (next_line >= 0) fetch(next_line, next_hv, buffer ^ 1);
+    if (more) {
+      fetch_inputs(next, buffer ^ 1);
+      fetch_state(next);
+    }
     if (!line.live) {
       if constexpr (!T::kFromRing) zero_outputs(line, hv);
       return;
     }
+    const Gates* gates = shared.gates(now.line, hv - line.first_hv);
     const bool round = T::kStateBytes == 2 && p.rounding == StateRounding::per_token;
     const int row = warp * T::kWarpRows + side * T::kRows + twist_of(c);  // whose sums end in this lane
     const bool upper = !T::kFromRing && c >= T::kLanes / 2;               // ends with the q dot
@@ -542,17 +475,17 @@ class Block {
 #pragma unroll 1
     for (int t = 0; t < count; ++t) {
       const Gates token = gates[t];
-      const float v = widen(act_dtype(), peek<uint16_t>(v_at, 0)).x;
+      const float v = widen_2(act_dtype(), peek<uint16_t>(v_at, 0)).x;
       v_at += shared.threads;
       float u;
       if constexpr (T::kFromRing) {
         float x[T::kRows];
-        dot(s, shared.vector(buffer, t, kKd), x);
+        dot(s, shared.vector(buffer, t, T::kKd), x);
         u = arith::correction<S>(token.beta, v, reduce<T::kRows, T::kLanes / 2>(x));
       } else {
         float x[T::kRows], y[T::kRows];
-        dot(s, shared.vector(buffer, t, upper ? kQd : kKd), x);
-        dot(s, shared.vector(buffer, t, upper ? kKd : kQd), y);
+        dot(s, shared.vector(buffer, t, upper ? T::kQd : T::kKd), x);
+        dot(s, shared.vector(buffer, t, upper ? T::kKd : T::kQd), y);
 #pragma unroll
         for (int r = 0; r < T::kRows; ++r) {
           x[r] = S::add(x[r], __shfl_xor_sync(kAllLanes, y[r], T::kLanes / 2 * T::kSide));
@@ -566,15 +499,15 @@ class Block {
         if (t + 1 == count && !p.write_state) break;  // nobody will see the last update
       }
       update(s, buffer, t, token.decay, u);
-      if (round) {
+      if (round) [[unlikely]] {
+        with_16_bit(p.state.dtype, [&](DType dtype) {
 #pragma unroll
-        for (int i = 0; i < T::kRows * 2 * kGroup; ++i) {
-          float& e = s[i / (2 * kGroup)][i / kGroup % 2][i % kGroup];
-          e = round_16(p.state.dtype, e);
-        }
+          for (int i = 0; i < T::kRows * 2; ++i) widen_8(dtype, narrow_8(dtype, s[i / 2][i % 2]), s[i / 2][i % 2]);
+        });
       }
       if constexpr (T::kFromRing) {
-        if (t == line.track_step) store_state(s, line.track, hv);
+        if (t == line.track_step) [[unlikely]]
+          store_state(s, line.track, hv);
       }
     }
     if (T::kFromRing || p.write_state) store_state(s, line.target, hv);
@@ -589,8 +522,8 @@ class Block {
 #pragma unroll
     for (int g = 0; g < 2; ++g) {
       float k[kGroup], d[kGroup];
-      read_group(shared.vector(buffer, t, kKey), g * T::kLanes + c, k);
-      if constexpr (T::kKda) read_group(shared.vector(buffer, t, T::kDecayVector), g * T::kLanes + c, d);
+      read_group(shared.vector(buffer, t, T::kKey), g * T::kLanes + c, k);
+      if constexpr (T::kKda) read_group(shared.vector(buffer, t, T::kDecay), g * T::kLanes + c, d);
 #pragma unroll
       for (int r = 0; r < T::kRows; ++r) {
 #pragma unroll

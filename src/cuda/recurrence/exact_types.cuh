@@ -1,0 +1,99 @@
+// What the exact kernels are parameterised by, and the layout of their shared memory.
+#pragma once
+
+#include "core/arith.h"
+#include "core/params.h"
+
+namespace ringfold::cuda::exact {
+
+using detail::RecurrenceParams;
+
+constexpr int kGroup = arith::kGroup;
+constexpr int kLineBuffers = 2;
+
+/// Distances in bytes between the heads and the tokens of an array.
+struct Pitch {
+  int32_t head = 0, token = 0;
+};
+
+/// The params of the call, and its arrays' pitches in 32 bits: 64-bit products would be a good part of the kernel.
+struct ExactParams : RecurrenceParams {
+  Pitch q_at, k_at, v_at, a_at, b_at, out_at;           // of the window, or of the ring that is read
+  Pitch ring_k_at, ring_v_at, ring_g_at, ring_beta_at;  // of the ring that is written
+  int32_t state_head = 0;                               // bytes between the heads of a state
+};
+
+/// What is known at compile time. StateBytes: 4, or 2 for bf16 and f16.
+template <int K_, int StateBytes, bool Kda, bool FromRing>
+struct Traits {
+  static constexpr int K = K_;
+  static constexpr int kStateBytes = StateBytes;
+  static constexpr bool kKda = Kda, kFromRing = FromRing;
+  static constexpr int kLanes = K / 16;                    // that share a row
+  static constexpr int kRows = kLanes / 2;                 // of V, in one thread
+  static constexpr int kSide = 32 / kLanes;                // row groups of a warp; lane = c * kSide + side
+  static constexpr int kWarpRows = 16;                     // kSide * kRows
+  static constexpr int kHalves = StateBytes == 4 ? 2 : 1;  // 16-byte chunks of a group
+  static constexpr int kChunks = kRows * 2 * kHalves;      // of a thread
+  static constexpr int kRowBytes = K * StateBytes;         // of a row in memory
+  static constexpr int kRowChunks = kRowBytes / 16;
+  // Token vectors. A GDN window keeps q for the other value heads of the key head (a KDA model has one for each).
+  static constexpr int kKd = 0, kKey = 1, kQd = 2, kQuery = 3, kDecay = FromRing ? 2 : 3;
+  static constexpr int kVectors = FromRing ? (Kda ? 3 : 2) : 4;
+  static constexpr bool kReuses = !Kda;  // k (and q) of the value head before
+
+  /// The warp's 16 rows lie in shared memory as in the pool, but the 16-byte chunks of each 128 bytes are permuted by
+  /// exclusive or with this, so that lanes of one row group and of all sides read without bank conflicts. (Both halves
+  /// of a 32-byte sector stay within 128 bytes; where they do not, the copy fetches the sector twice.)
+  static constexpr int swizzle(int row) {
+    const int side = row / kRows;
+    if constexpr (kLanes == 4) return side;
+    return kStateBytes == 4 ? (side >> 1) << 2 | (side & 1) : side << 1;
+  }
+};
+
+/// beta and decay (GDN) of one token of one value head.
+struct Gates {
+  float beta, decay;
+};
+
+/// A row of a layer: its arrays' addresses at head 0, token 0. Not `live`: nothing to do but zero outputs.
+struct alignas(16) Line {
+  const std::byte *q, *k, *v, *a, *b;
+  std::byte *out, *ring_k, *ring_v, *ring_g, *ring_beta;
+  std::byte *state, *target, *track;
+  int32_t count, track_step, first_hv;
+  bool live;
+};
+
+/// Shared memory of a block, carved from one array. The order and the sizes are those of exact_shared_bytes().
+template <class T>
+struct Shared {
+  std::byte* base;
+  int threads, window, heads;  // heads: of a line, at most
+
+  __device__ std::byte* state() const { return base; }
+  __device__ float* vector(int buffer, int t, int which) const {
+    float* vectors = reinterpret_cast<float*>(base + threads * T::kChunks * 16);
+    return vectors + ((buffer * window + t) * T::kVectors + which) * T::K;
+  }
+  /// The block's rows of v of a token: two bytes each, `threads` bytes.
+  __device__ std::byte* v(int buffer, int t) const {
+    return reinterpret_cast<std::byte*>(vector(2, 0, 0)) + (buffer * window + t) * threads;
+  }
+  /// Raw q and k of the first token that a warp prepares: 16 bytes for each thread.
+  __device__ uint4* raw() const { return reinterpret_cast<uint4*>(v(2, 0)); }
+  __device__ Gates* gates(int buffer, int head) const {
+    return reinterpret_cast<Gates*>(raw() + threads) + (buffer * heads + head) * window;
+  }
+  __device__ Line& line(int buffer) const { return reinterpret_cast<Line*>(gates(kLineBuffers, 0))[buffer]; }
+  __device__ float* kq(int buffer) const { return reinterpret_cast<float*>(&line(kLineBuffers)) + buffer * window; }
+};
+
+/// Element e of group g of a token vector: halves of groups lie together, so that 16-byte accesses have no conflicts.
+template <class T>
+__device__ __forceinline__ int at_half(int group, int half) {
+  return half * (T::K / 2) + group * 4;
+}
+
+}  // namespace ringfold::cuda::exact

@@ -1,0 +1,54 @@
+// One instance of the fast kernel. Each set of instances is compiled in a unit of its own, so that builds use all cores.
+#pragma once
+
+#include "cuda/tuning.h"
+#include "cuda/verify/fast.cuh"
+
+namespace ringfold::cuda::fast {
+
+inline constexpr int kMostGridRows = 65535;
+
+template <class T>
+__global__ void __launch_bounds__(T::kThreads, T::kBlocks) fast_kernel(const __grid_constant__ FastParams p) {
+  extern __shared__ __align__(16) std::byte shared[];
+  const int row = blockIdx.z * kMostGridRows + blockIdx.y;
+  if (row < p.rows) Block<T>(p, shared).run(row);
+}
+
+template <class T>
+Status launch(const FastParams& p) {
+  RINGFOLD_RETURN_IF_ERROR(allow_shared<fast_kernel<T>>(T::kSharedBytes));
+  const int64_t y = p.rows < kMostGridRows ? p.rows : kMostGridRows, z = (p.rows + kMostGridRows - 1) / kMostGridRows;
+  const dim3 grid(p.HV * p.v_parts, static_cast<unsigned>(y), static_cast<unsigned>(z));
+  fast_kernel<T><<<grid, T::kThreads, T::kSharedBytes, static_cast<cudaStream_t>(p.stream)>>>(p);
+  return check(cudaGetLastError(), "verify");
+}
+
+using Launch = Status (*)(const FastParams&);
+
+/// The instances of one K, state dtype and tile: [gdn, kda][up to 4, 8, 16 tokens].
+struct Instances {
+  Launch of[2][3];
+};
+/// Blocks4, 8, 16: that share a multiprocessor when there are up to 4, 8 or 16 tokens.
+template <int K, DType State, int Tiles, int Warps, int Blocks4, int Blocks8, int Blocks16>
+Instances instances() {
+  return {{{launch<Traits<K, State, false, 4, Tiles, Warps, Blocks4>>,
+            launch<Traits<K, State, false, 8, Tiles, Warps, Blocks8>>,
+            launch<Traits<K, State, false, 16, Tiles, Warps, Blocks16>>},
+           {launch<Traits<K, State, true, 4, Tiles, Warps, Blocks4 < 5 ? Blocks4 : 4>>,
+            launch<Traits<K, State, true, 8, Tiles, Warps, Blocks8>>,
+            launch<Traits<K, State, true, 16, Tiles, Warps, Blocks16>>}}};
+}
+
+// By K, state dtype and rows of V of a block.
+Instances bf16_128_rows();
+Instances bf16_64_rows();
+Instances f32_128_rows();
+Instances f32_64_rows();
+Instances f16_64_rows();
+Instances bf16_small();
+Instances f32_small();
+Instances f16_small();
+
+}  // namespace ringfold::cuda::fast

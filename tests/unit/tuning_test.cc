@@ -1,0 +1,182 @@
+// How the tuned kernels are cut into blocks, for devices that need not be there.
+#include "cuda/tuning.h"
+
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <string>
+
+namespace ringfold::cuda {
+namespace {
+
+constexpr int kKiB = 1024;
+
+struct Named {
+  const char* name;
+  DeviceProperties device;
+};
+
+// Multiprocessors and shared memory as NVIDIA's programming guide lists them.
+const Named kDevices[] = {{"H200", {9, 0, 132, 228 * kKiB, 227 * kKiB}},
+                          {"A100", {8, 0, 108, 164 * kKiB, 163 * kKiB}},
+                          {"8.9", {8, 9, 128, 100 * kKiB, 99 * kKiB}},
+                          {"12.0", {12, 0, 128, 100 * kKiB, 99 * kKiB}}};
+
+Desc describe(Op op, MixerKind kind, DType state, int64_t B, int64_t HV, int64_t T, int64_t K, int64_t V) {
+  Desc d;
+  d.op = op, d.kind = kind, d.device = Device::cuda;
+  d.state_dtype = state, d.act_dtype = DType::bf16;
+  d.H = d.HV = HV, d.K = K, d.V = V;
+  d.rows = B, d.window = T;
+  return d;
+}
+
+void for_each_request(const std::function<void(const Desc&)>& look) {
+  for (const Op op : {Op::verify, Op::decode, Op::fold}) {
+    for (const MixerKind kind : {MixerKind::gdn, MixerKind::kda}) {
+      for (const DType state : {DType::f32, DType::bf16}) {
+        for (const int64_t B : {1, 8, 32, 256, 512}) {
+          for (const int64_t HV : {2, 3, 4, 12, 16, 32, 48, 64, 96}) {
+            for (const int64_t T : {1, 2, 3, 4, 8, 16, 31, 32}) {
+              for (const int64_t K : {64, 128}) look(describe(op, kind, state, B, HV, T, K, 128));
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+/// The most heads of one line (a row of a layer) in any block's range of consecutive heads.
+int64_t most_heads_of_a_line(int64_t heads, int64_t blocks, int64_t HV) {
+  int64_t most = 0;
+  for (int64_t b = 0; b < blocks; ++b) {
+    const int64_t first = heads * b / blocks, last = heads * (b + 1) / blocks;
+    for (int64_t line = first / HV; line * HV < last; ++line) {
+      most = std::max(most, std::min(last, (line + 1) * HV) - std::max(first, line * HV));
+    }
+  }
+  return most;
+}
+
+/// What is wrong with these tiles; empty: nothing.
+std::string fault(const Desc& d, const ExactTiles& t, const DeviceProperties& device) {
+  if (t.blocks == 0) {
+    // The smallest block, alone on its multiprocessor, with the fewest heads that a range may have, is too large.
+    return exact_shared_bytes(d, 32, 1) > device.shared_bytes_per_block ||
+                   exact_shared_bytes(d, 32, static_cast<int>(d.HV)) > device.shared_bytes_per_block
+               ? ""
+               : "refused, although it fits";
+  }
+  if (t.heads != d.layers * d.rows * d.HV) return "heads";
+  if (t.threads < 32 || t.threads % 32 != 0 || t.threads > kExactThreads) return "threads";
+  if (t.threads / 2 * t.v_parts != d.V) return "parts of V do not cover it";
+  if (t.blocks < 1 || t.blocks > t.heads) return "blocks";
+  if (t.blocks_per_sm < 1 || t.blocks_per_sm * t.threads * 128 > 65536) return "more registers than there are";
+  if (t.shared_bytes > device.shared_bytes_per_block) return "shared memory of a block";
+  if (t.blocks_per_sm * (t.shared_bytes + kKiB) > device.shared_bytes_per_sm) return "shared memory of its neighbours";
+  if (t.shared_bytes != exact_shared_bytes(d, t.threads, t.heads_of_line)) return "bytes of other tiles";
+  if (int64_t{t.blocks} * t.v_parts > std::max(int64_t{device.sms} * t.blocks_per_sm, int64_t{t.v_parts})) {
+    return "blocks wait for others";
+  }
+  if (t.heads_of_line < most_heads_of_a_line(t.heads, t.blocks, d.HV)) return "heads of a line";
+  return "";
+}
+
+std::string words(const Named& device, const Desc& d, const ExactTiles& t) {
+  return std::string(device.name) + ": " + to_string(d) + ": threads " + std::to_string(t.threads) + ", v_parts " +
+         std::to_string(t.v_parts) + ", blocks " + std::to_string(t.blocks) + ", heads_of_line " +
+         std::to_string(t.heads_of_line) + ", blocks_per_sm " + std::to_string(t.blocks_per_sm) + ", shared_bytes " +
+         std::to_string(t.shared_bytes);
+}
+
+TEST(ExactTiles, FitTheDeviceAndCoverTheWork) {
+  for (const Named& device : kDevices) {
+    int served = 0, refused = 0;
+    for_each_request([&](const Desc& d) {
+      const ExactTiles t = exact_tiles(d, device.device);
+      const std::string wrong = fault(d, t, device.device);
+      if (!wrong.empty()) ADD_FAILURE() << wrong << "; " << words(device, d, t);
+      ++(t.blocks > 0 ? served : refused);
+      EXPECT_EQ(t, exact_tiles(d, device.device)) << "not pure";
+    });
+    EXPECT_GT(served, refused) << device.name;
+  }
+}
+
+TEST(ExactTiles, AnyMultipleOf16RowsAndAnyLayers) {
+  for (const Named& device : kDevices) {
+    for (int64_t V = 16; V <= kMaxHeadDim; V += 16) {
+      for (const int64_t layers : {1, 3, 30}) {
+        Desc d = describe(Op::fold, MixerKind::kda, DType::f32, 7, 6, 4, 128, V);
+        d.layers = layers;
+        const ExactTiles t = exact_tiles(d, device.device);
+        EXPECT_GT(t.blocks, 0) << words(device, d, t);
+        EXPECT_EQ(fault(d, t, device.device), "") << words(device, d, t);
+      }
+    }
+  }
+}
+
+TEST(ExactTiles, UsualWindowsAreServedEverywhere) {
+  for (const Named& device : kDevices) {
+    for_each_request([&](const Desc& d) {
+      if (d.window > 8) return;
+      const ExactTiles t = exact_tiles(d, device.device);
+      EXPECT_GT(t.blocks, 0) << words(device, d, t);
+    });
+  }
+}
+
+TEST(ExactTiles, FewHeadsAreCutIntoPartsOfV) {
+  const DeviceProperties h200;
+  const ExactTiles one = exact_tiles(describe(Op::decode, MixerKind::gdn, DType::f32, 1, 2, 1, 128, 128), h200);
+  EXPECT_GT(one.v_parts, 1);
+  const ExactTiles many = exact_tiles(describe(Op::decode, MixerKind::gdn, DType::f32, 256, 32, 1, 128, 128), h200);
+  EXPECT_EQ(many.v_parts, 1);
+  EXPECT_EQ(many.blocks, 132 * 2);
+}
+
+TEST(FastTiles, CoverVAndTheWindow) {
+  for (const Named& device : kDevices) {
+    for_each_request([&](const Desc& request) {
+      if (request.op != Op::verify || request.window > kFastTokens) return;
+      Desc d = request;
+      d.numerics = Numerics::fast;
+      for (d.V = kFastRows; d.V <= kMaxHeadDim; d.V += kFastRows) {
+        const FastTiles t = fast_tiles(d, device.device);
+        EXPECT_EQ(t.rows * t.v_parts, d.V) << to_string(d);
+        EXPECT_GE(t.tokens, d.window) << to_string(d);
+        EXPECT_EQ(t, fast_tiles(d, device.device)) << "not pure";
+      }
+    });
+  }
+}
+
+// The checks above can fail.
+TEST(ExactTiles, FaultsAreSeen) {
+  const DeviceProperties h200;
+  const Desc d = describe(Op::verify, MixerKind::gdn, DType::f32, 8, 32, 4, 128, 128);
+  const ExactTiles good = exact_tiles(d, h200);
+  ASSERT_EQ(fault(d, good, h200), "");
+  const auto spoilt = [&](auto spoil) {
+    ExactTiles t = good;
+    spoil(t);
+    return fault(d, t, h200);
+  };
+  EXPECT_EQ(spoilt([](ExactTiles& t) { t.blocks = 0; }), "refused, although it fits");
+  EXPECT_EQ(spoilt([](ExactTiles& t) { t.v_parts += 1; }), "parts of V do not cover it");
+  EXPECT_EQ(spoilt([](ExactTiles& t) { t.shared_bytes -= 16; }), "bytes of other tiles");
+  EXPECT_EQ(spoilt([&](ExactTiles& t) {
+              t.heads_of_line = 0;
+              t.shared_bytes = exact_shared_bytes(d, t.threads, 0);
+            }),
+            "heads of a line");
+  EXPECT_EQ(most_heads_of_a_line(64, 2, 32), 32);
+  EXPECT_EQ(most_heads_of_a_line(64, 1, 32), 32);
+  EXPECT_EQ(most_heads_of_a_line(9, 4, 3), 3);
+  EXPECT_EQ(most_heads_of_a_line(12, 5, 4), 3);
+}
+
+}  // namespace
+}  // namespace ringfold::cuda
