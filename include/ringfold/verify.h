@@ -46,8 +46,8 @@ struct VerifyArgs {
 /// No byte of `state` changes. A window that was recorded before and not committed is replaced whole.
 ///
 /// Errors: invalid_argument (a shape, dtype, stride or value contradicts the above), unsupported (nothing in this build
-/// or on this machine serves it: `fast` numerics, CUDA tensors without a GPU; the message names every candidate's
-/// reason), not_found (`impl` is unknown), internal (CUDA refused a launch). Row errors: slot_out_of_range,
+/// or on this machine serves it: `fast` numerics but on CUDA, CUDA tensors without a GPU; the message names every
+/// candidate's reason), not_found (`impl` is unknown), internal (CUDA refused a launch). Row errors: slot_out_of_range,
 /// duplicate_slot (CPU only), window_too_long, slot_not_acquired, bad_window_bounds.
 Status verify(const VerifyArgs& args);
 

@@ -84,7 +84,10 @@ std::vector<Shape> shapes() {
   PoolConfig even = {.layers = 3, .slots = 11, .H = 2, .HV = 4, .K = 16, .V = 16, .ring_rows = 4, .conv_channels = 64};
   PoolConfig many = {.layers = 2, .slots = 400, .H = 1, .HV = 1, .K = 8, .V = 2, .ring_rows = 4};
   many.act_dtype = DType::bf16;
-  return {{"odd", odd}, {"even", even}, {"many", many}};
+  // The cursors' place in the scratch is aligned to two bytes only, so that they are set in halves.
+  PoolConfig halves = {.layers = 1, .slots = 5, .H = 1, .HV = 1, .K = 5, .V = 3, .ring_rows = 2, .conv_channels = 8};
+  halves.state_dtype = halves.act_dtype = DType::bf16;
+  return {{"odd", odd}, {"even", even}, {"many", many}, {"halves", halves}};
 }
 
 struct Parameter {

@@ -46,7 +46,8 @@ Plan exact_plan(const Desc& d) {
 }
 
 Status exact_recurrence(const RecurrenceParams& params) {
-  exact::ExactParams p{params};
+  exact::ExactParams p;
+  static_cast<RecurrenceParams&>(p) = params;
   bool small = true;
   const auto bytes = [&](int64_t elements, DType dtype) {
     const int64_t n = elements * static_cast<int64_t>(size_of(dtype));

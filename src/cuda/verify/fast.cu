@@ -55,7 +55,8 @@ Plan fast_plan(const Desc& d) {
 }
 
 Status fast_verify(const RecurrenceParams& params) {
-  fast::FastParams p{params};
+  fast::FastParams p;
+  static_cast<RecurrenceParams&>(p) = params;
   if (p.rows == 0) return {};
   bool small = true;
   const auto bytes = [&](int64_t elements, DType dtype) {
@@ -90,7 +91,8 @@ Status fast_verify(const RecurrenceParams& params) {
   };
   p.by_parts = divisor(p.v_parts), p.by_heads_of_key = divisor(p.heads_of_key);
   const int by_tokens = tiles.tokens == 4 ? 0 : tiles.tokens == 8 ? 1 : 2;
-  return instances(p.K, p.state.dtype, tiles.rows).of[p.kind == MixerKind::kda][by_tokens](p);
+  const fast::Instances& of = instances(p.K, p.state.dtype, tiles.rows);
+  return (p.kind == MixerKind::kda ? of.kda : of.gdn)[by_tokens](p);
 }
 
 }  // namespace ringfold::cuda

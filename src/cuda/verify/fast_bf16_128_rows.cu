@@ -2,6 +2,8 @@
 
 namespace ringfold::cuda::fast {
 
-Instances bf16_128_rows() { return instances<128, DType::bf16, 2, 4, 5, 4, 3>(); }
+Instances bf16_128_rows() {
+  return {launches<128, DType::bf16, false, 2, 4, 4, 4, 3>(), launches<128, DType::bf16, true, 2, 4, 4, 4, 3>()};
+}
 
 }  // namespace ringfold::cuda::fast

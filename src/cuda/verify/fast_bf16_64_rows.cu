@@ -2,6 +2,8 @@
 
 namespace ringfold::cuda::fast {
 
-Instances bf16_64_rows() { return instances<128, DType::bf16, 1, 4, 4, 4, 3>(); }
+Instances bf16_64_rows() {
+  return {launches<128, DType::bf16, false, 1, 4, 4, 4, 3>(), launches<128, DType::bf16, true, 1, 4, 4, 4, 3>()};
+}
 
 }  // namespace ringfold::cuda::fast

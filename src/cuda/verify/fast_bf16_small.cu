@@ -2,6 +2,8 @@
 
 namespace ringfold::cuda::fast {
 
-Instances bf16_small() { return instances<64, DType::bf16, 1, 4, 4, 4, 3>(); }
+Instances bf16_small() {
+  return {launches<64, DType::bf16, false, 1, 4, 4, 4, 3>(), launches<64, DType::bf16, true, 1, 4, 4, 4, 3>()};
+}
 
 }  // namespace ringfold::cuda::fast

@@ -2,6 +2,8 @@
 
 namespace ringfold::cuda::fast {
 
-Instances f16_small() { return instances<64, DType::f16, 1, 4, 4, 4, 3>(); }
+Instances f16_small() {
+  return {launches<64, DType::f16, false, 1, 4, 4, 4, 3>(), launches<64, DType::f16, true, 1, 4, 4, 4, 3>()};
+}
 
 }  // namespace ringfold::cuda::fast

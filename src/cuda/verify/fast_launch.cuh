@@ -1,5 +1,8 @@
-// One instance of the fast kernel. Each set of instances is compiled in a unit of its own, so that builds use all cores.
+// One instance of the fast kernel. Each set of instances is compiled in a unit of its own, so that builds use all
+// cores.
 #pragma once
+
+#include <array>
 
 #include "cuda/tuning.h"
 #include "cuda/verify/fast.cuh"
@@ -26,19 +29,17 @@ Status launch(const FastParams& p) {
 
 using Launch = Status (*)(const FastParams&);
 
-/// The instances of one K, state dtype and tile: [gdn, kda][up to 4, 8, 16 tokens].
+/// The instances of one K, state dtype and number of rows: up to 4, 8, 16 tokens.
 struct Instances {
-  Launch of[2][3];
+  std::array<Launch, 3> gdn, kda;
 };
-/// Blocks4, 8, 16: that share a multiprocessor when there are up to 4, 8 or 16 tokens.
-template <int K, DType State, int Tiles, int Warps, int Blocks4, int Blocks8, int Blocks16>
-Instances instances() {
-  return {{{launch<Traits<K, State, false, 4, Tiles, Warps, Blocks4>>,
-            launch<Traits<K, State, false, 8, Tiles, Warps, Blocks8>>,
-            launch<Traits<K, State, false, 16, Tiles, Warps, Blocks16>>},
-           {launch<Traits<K, State, true, 4, Tiles, Warps, Blocks4 < 5 ? Blocks4 : 4>>,
-            launch<Traits<K, State, true, 8, Tiles, Warps, Blocks8>>,
-            launch<Traits<K, State, true, 16, Tiles, Warps, Blocks16>>}}};
+
+/// Blocks4, 8, 16: that share a multiprocessor.
+template <int K, DType State, bool Kda, int Tiles, int Warps, int Blocks4, int Blocks8, int Blocks16>
+constexpr auto launches() {
+  return std::array{launch<Traits<K, State, Kda, 4, Tiles, Warps, Blocks4>>,
+                    launch<Traits<K, State, Kda, 8, Tiles, Warps, Blocks8>>,
+                    launch<Traits<K, State, Kda, 16, Tiles, Warps, Blocks16>>};
 }
 
 // By K, state dtype and rows of V of a block.
