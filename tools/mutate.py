@@ -26,6 +26,7 @@ ARITH = "src/core/arith-inl.h"
 REFERENCE = "src/ref/reference.cc"
 PREPARE = "src/cpu/prepare-inl.h"
 RECURRENCE = "src/cpu/recurrence-inl.h"
+JUDGE = "src/core/judge.h"
 
 
 @dataclass
@@ -92,6 +93,12 @@ FAULTS = [
                         "    StoreRow(p.k.dtype, tokens->k(t), K, p.ring_k.at(0, task.slot, t, task.h));\n"
                         "  }\n"
                         "  const float *k = tokens->k(t), *q = tokens->q(t);\n  float *decay"),)),
+    Fault("one more accepted than the window holds", "C12",
+          shared=(Edit(JUDGE, "accepted > p.longest || accepted > window)", "accepted > p.longest || accepted > window + 1)"),)),
+    Fault("a free slot passes for a window of nothing", "C12",
+          shared=(Edit(JUDGE, "if (!acquired) return RowStatus::slot_not_acquired;", ""),)),
+    Fault("a released slot passes for a live one", "C13",
+          shared=(Edit(JUDGE, "p.generations && (!acquired ||", "p.generations && (false ||"),)),
     Fault("a swapped head map", "ACC",
           reference=(Edit(REFERENCE, "take(p, {layer, row, slot, t, hv / (p.HV / p.H), hv})",
                           "take(p, {layer, row, slot, t, hv % p.H, hv})"),),
@@ -154,7 +161,7 @@ def run(command, **kwargs):
 
 def configure(tree, build):
     return run(["cmake", "-G", "Ninja", "-S", tree, "-B", build, "-DCMAKE_BUILD_TYPE=Release", "-DCMAKE_CXX_FLAGS_RELEASE=-O1",
-                "-DRINGFOLD_APPS=OFF"])
+                "-DRINGFOLD_APPS=OFF", "-DRINGFOLD_CUDA=off"])
 
 
 def compile_tests(build, jobs):
