@@ -146,6 +146,8 @@ Status make_timer(const Options& options, std::unique_ptr<Timer>* timer) {
   return {};
 }
 
+/// What this machine or this build cannot do is listed with its reason, and the other rows go on; whoever reads the
+/// result sees which rows are missing. Any other error ends the run.
 bool is_skip(const Status& status) {
   return status.code() == Code::unsupported || status.code() == Code::out_of_memory;
 }

@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "ringfold/registry.h"
 #include "ringfold/types.h"
 
 namespace ringfold::check {
@@ -59,6 +60,9 @@ enum class Level : uint8_t { quick, full };
 /// The grid of one line. Lines that do not depend on shapes (C19 for example) have one point. Empty: unknown line.
 /// For a device the grid comes twice: the second time in shapes that kernels are made for.
 std::vector<Config> configs(std::string_view line, Level level, Device device = Device::cpu);
+
+/// A call of `op` at a config, for asking who serves it.
+Desc describe(const Config& config, Op op, Device device);
 
 enum class Verdict : uint8_t { pass, fail, skip };
 const char* to_string(Verdict verdict);

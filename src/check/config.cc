@@ -61,7 +61,7 @@ struct Plan {
 };
 // Heavier bodies get fewer points. C19 has its own.
 constexpr Plan kPlans[] = {{"C1", 6, 54},  {"C2", 6, 54},  {"C3", 6, 54},  {"C4", 5, 36},  {"C5", 6, 54},
-                           {"C6", 6, 54},  {"C7", 5, 36},  {"C8", 5, 36},  {"C9", 9, 54},  {"C10", 1, 3},
+                           {"C6", 6, 54},  {"C7", 5, 36},  {"C8", 5, 36},  {"C9", 9, 54},  {"C10", 6, 54},
                            {"C11", 6, 54}, {"C12", 3, 27}, {"C13", 4, 27}, {"C14", 5, 36}, {"C15", 3, 27},
                            {"C16", 6, 54}, {"C17", 2, 14}, {"C18", 3, 27}, {"C19", 1, 3},  {"ACC", 9, 54}};
 
@@ -91,6 +91,24 @@ std::string Config::name() const {
          n(window) + "_l" + n(layers) + "_" + ringfold::to_string(act) + "_" + ringfold::to_string(gates) + "_" +
          ringfold::to_string(state) + "_" + to_string(layout) + "_" + ringfold::to_string(rounding) +
          (qk_l2norm ? "" : "_rawqk") + "_s" + n(static_cast<int64_t>(seed));
+}
+
+Desc describe(const Config& c, Op op, Device device) {
+  return {.op = op,
+          .device = device,
+          .kind = c.gate == Gate::gdn ? MixerKind::gdn : MixerKind::kda,
+          .state_rounding = c.rounding,
+          .state_dtype = c.state,
+          .act_dtype = c.act,
+          .H = c.H,
+          .HV = c.HV,
+          .K = c.K,
+          .V = c.V,
+          .rows = c.rows,
+          .window = c.window,
+          .layers = op == Op::fold || op == Op::conv_commit ? c.layers : 1,
+          .channels =
+              op == Op::conv_verify || op == Op::conv_decode || op == Op::conv_commit ? 2 * c.H * c.K + c.HV * c.V : 0};
 }
 
 std::vector<Config> configs(std::string_view line, Level level, Device device) {

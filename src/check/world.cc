@@ -304,6 +304,13 @@ World::World(const Config& c, std::string_view name) : config(c), impl(name) {
   }
 }
 
+bool World::takes_snapshots() const {
+  Desc desc = describe(config, Op::verify, device_of(impl));
+  desc.snapshots = true;
+  Explanation explanation;
+  return explain(desc, impl, &explanation).ok();
+}
+
 Store World::make_store(int64_t stream) const {
   Store s(config, num_slots,
           std::min<int64_t>(config.window + 1, kMaxWindow));  // a row to spare, as in an engine's ring

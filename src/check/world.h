@@ -116,6 +116,9 @@ class World {
   std::vector<int64_t> lengths;                  ///< of the rows; all config.window unless ragged
   int64_t num_slots = 0;
 
+  /// Does the implementation write snapshots at this config? Kernels for a device may leave them to others; a body then
+  /// judges the rest.
+  bool takes_snapshots() const;
   Store make_store(int64_t stream = 0) const;
   std::vector<Row> rows(int64_t layer) const;
   Batch batch(int64_t layer) const { return Batch(config, config.layout, rows(layer)); }

@@ -23,12 +23,13 @@ struct Refusal {
 struct Implementation {
   std::string_view name;
   Device device = Device::cpu;
-  Numerics numerics = Numerics::exact;                      ///< the only ones that it serves
-  const char* (*unavailable)() = nullptr;                   ///< why this machine cannot run it; null: it can
-  Refusal (*refusal)(const Desc&) = nullptr;                ///< why it cannot serve
-  Plan (*plan)(const Desc&) = nullptr;                      ///< pure
-  Status (*recurrence)(const RecurrenceParams&) = nullptr;  ///< verify, decode, fold
-  Status (*conv)(const ConvParams&) = nullptr;              ///< conv_verify, conv_decode
+  Numerics numerics = Numerics::exact;        ///< the only ones that it serves
+  const char* (*unavailable)() = nullptr;     ///< why this machine cannot run it; null: it can
+  Refusal (*refusal)(const Desc&) = nullptr;  ///< why it cannot serve
+  Plan (*plan)(const Desc&) = nullptr;        ///< pure
+  /// verify, decode, fold; the description is that of the params
+  Status (*recurrence)(const RecurrenceParams&, const Desc&) = nullptr;
+  Status (*conv)(const ConvParams&) = nullptr;  ///< conv_verify, conv_decode
   Status (*conv_commit)(const ConvParams&) = nullptr;
   Status (*gated_norm)(const NormParams&) = nullptr;
   Status (*consume)(const Rows&) = nullptr;  ///< devices only: consumes the cursors of the rows that are done

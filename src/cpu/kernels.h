@@ -2,10 +2,11 @@
 #pragma once
 
 #include "core/params.h"
+#include "ringfold/registry.h"
 
 namespace ringfold::cpu {
 
-using RecurrenceFn = Status (*)(const detail::RecurrenceParams&);
+using RecurrenceFn = Status (*)(const detail::RecurrenceParams&, const Desc&);
 using ConvFn = Status (*)(const detail::ConvParams&);
 using NormFn = Status (*)(const detail::NormParams&);
 

@@ -45,7 +45,7 @@ Status run(const Implementation& chosen, const Desc& desc, RecurrenceParams* p) 
   const Plan plan = chosen.plan(desc);
   p->v_parts = static_cast<int>(plan.v_parts);
   p->threads = plan.threads;
-  return chosen.recurrence(*p);
+  return chosen.recurrence(*p, desc);
 }
 
 Status run(const Implementation& chosen, const Desc& desc, ConvParams* p) {

@@ -140,7 +140,7 @@ void head(const RecurrenceParams& p, int64_t layer, int64_t row, int hv, float* 
   if (p.write_state) store_state(p, state, p.state.at(layer, dst, 0, hv), p.state_v_stride);
 }
 
-Status recurrence(const RecurrenceParams& p) {
+Status recurrence(const RecurrenceParams& p, const Desc&) {
   parallel_for(p.layers * p.rows * p.HV, p.threads, [&](int64_t task) {
     // The working state of one head, 256 KiB at most.
     alignas(64) float state[kMaxHeadDim * kMaxHeadDim];

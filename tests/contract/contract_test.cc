@@ -33,6 +33,15 @@ std::vector<CellId> cells() {
   return all;
 }
 
+/// Cells in which every point may be a skip. A skip anywhere else means that a body never judged the implementation.
+bool may_skip(const CellId& id) {
+  if (id.impl == "cuda.fast") return id.line != "C10";  // other lines ask for the bits of `exact`
+  if (id.line == "C10") return true;                    // nobody else has `fast` numerics
+  if (id.line == "C9") return id.impl == "reference";   // it would be compared with itself
+  if (id.line == "C17") return device_of(id.impl) == Device::cpu;
+  return id.line == "C19";  // needs more memory than there may be
+}
+
 class Contract : public ::testing::TestWithParam<CellId> {};
 
 TEST_P(Contract, Holds) {
@@ -48,7 +57,10 @@ TEST_P(Contract, Holds) {
     if (outcome.verdict == Verdict::pass) checks += outcome.checks;
   }
   RecordProperty("checks", std::to_string(checks));
-  if (!reasons.empty() && checks == 0) GTEST_SKIP() << *reasons.begin();
+  if (checks > 0) return;
+  ASSERT_FALSE(reasons.empty());
+  ASSERT_TRUE(may_skip(GetParam())) << "nothing was judged: " << *reasons.begin();
+  GTEST_SKIP() << *reasons.begin();
 }
 
 INSTANTIATE_TEST_SUITE_P(All, Contract, ::testing::ValuesIn(cells()), [](const auto& test) {
@@ -64,21 +76,11 @@ TEST(Cuda, ServesEveryConfig) {
   for (const Config& c : configs("C9", Level::full, Device::cuda)) {
     for (Op op :
          {Op::verify, Op::decode, Op::fold, Op::conv_verify, Op::conv_decode, Op::conv_commit, Op::gated_norm}) {
-      const Desc desc{.op = op,
-                      .device = Device::cuda,
-                      .kind = c.gate == Gate::gdn ? MixerKind::gdn : MixerKind::kda,
-                      .state_rounding = c.rounding,
-                      .state_dtype = c.state,
-                      .act_dtype = c.act,
-                      .H = c.H,
-                      .HV = c.HV,
-                      .K = c.K,
-                      .V = c.V,
-                      .rows = c.rows,
-                      .window = c.window,
-                      .layers = op == Op::fold || op == Op::conv_commit ? c.layers : 1,
-                      .channels = 2 * c.H * c.K + c.HV * c.V,
-                      .state_alignment = static_cast<int64_t>(size_of(c.state))};
+      Desc desc = describe(c, op, Device::cuda);
+      desc.state_alignment = static_cast<int64_t>(size_of(c.state));  // the worst that a caller may bring
+      desc.input_alignment = static_cast<int64_t>(size_of(c.act));
+      desc.packed_rows = false;
+      desc.snapshots = op == Op::verify;
       Explanation explanation;
       const Status status = explain(desc, {}, &explanation);
       EXPECT_TRUE(status.ok()) << c.name() << ": " << status.message();

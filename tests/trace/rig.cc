@@ -44,6 +44,24 @@ TensorView StepResult::row(int64_t layer, size_t r) const {
   return slice(out[static_cast<size_t>(layer)].view(), first[r], first[r + 1] - first[r]);
 }
 
+Desc describe(const PoolConfig& pool, Op op) {
+  return {.op = op,
+          .device = pool.device,
+          .kind = pool.kind,
+          .state_rounding = pool.state_rounding,
+          .state_dtype = pool.state_dtype,
+          .act_dtype = pool.act_dtype,
+          .H = pool.H,
+          .HV = pool.HV,
+          .K = pool.K,
+          .V = pool.V,
+          .rows = pool.slots,
+          .window = pool.ring_rows,
+          .layers = op == Op::fold || op == Op::conv_commit ? pool.layers : 1,
+          .channels = 2 * pool.H * pool.K + pool.HV * pool.V,
+          .conv_width = pool.conv_width};
+}
+
 Target target_of(const Pool& pool) {
   Target t;
   for (int64_t layer = 0; layer < pool.config().layers; ++layer) {

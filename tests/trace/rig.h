@@ -25,6 +25,9 @@ struct RigConfig {
   DType out_dtype = DType::f32;
 };
 
+/// A call on a pool's layers, for asking who serves it. Rows and window are the largest of a trace.
+Desc describe(const PoolConfig& pool, Op op);
+
 /// One row of a batch: a slot id as the call gets it, and the tokens of its window. Token kNaN: every input is NaN.
 struct Row {
   static constexpr int kNaN = -1;

@@ -43,23 +43,8 @@ void set_shape(const Shape& shape, PoolConfig* pool) {
 
 /// "" if the implementation serves all calls of a trace: kernels for a device may be made for some shapes.
 std::string why_not_served(const RigConfig& config, const std::string& impl) {
-  const PoolConfig& pool = config.pool;
   for (Op op : {Op::verify, Op::decode, Op::fold, Op::conv_verify, Op::conv_decode, Op::conv_commit}) {
-    const Desc desc{.op = op,
-                    .device = pool.device,
-                    .kind = pool.kind,
-                    .state_rounding = pool.state_rounding,
-                    .state_dtype = pool.state_dtype,
-                    .act_dtype = pool.act_dtype,
-                    .H = pool.H,
-                    .HV = pool.HV,
-                    .K = pool.K,
-                    .V = pool.V,
-                    .rows = pool.slots,
-                    .window = pool.ring_rows,
-                    .layers = op == Op::fold || op == Op::conv_commit ? pool.layers : 1,
-                    .channels = 2 * pool.H * pool.K + pool.HV * pool.V,
-                    .conv_width = pool.conv_width};
+    const Desc desc = describe(config.pool, op);
     Explanation explanation;
     if (const Status status = explain(desc, impl, &explanation); !status.ok()) return status.message();
   }

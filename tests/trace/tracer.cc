@@ -107,18 +107,8 @@ std::string_view Tracer::impl_for(bool decode, int64_t tokens) const {
   if (!on_device_ || !decode) return impl_;
   // Kernels for a device may be made for short windows, and what is ragged may be one long one. Those are left to the
   // library to give to somebody.
-  const PoolConfig& pool = rig_.pool_config();
-  const Desc desc{.op = Op::decode,
-                  .device = pool.device,
-                  .kind = pool.kind,
-                  .state_rounding = pool.state_rounding,
-                  .state_dtype = pool.state_dtype,
-                  .act_dtype = pool.act_dtype,
-                  .H = pool.H,
-                  .HV = pool.HV,
-                  .K = pool.K,
-                  .V = pool.V,
-                  .window = std::clamp<int64_t>(tokens, 1, kMaxWindow)};
+  Desc desc = describe(rig_.pool_config(), Op::decode);
+  desc.window = std::clamp<int64_t>(tokens, 1, kMaxWindow);
   Explanation explanation;
   return explain(desc, impl_, &explanation).ok() ? std::string_view(impl_) : std::string_view();
 }

@@ -5,20 +5,6 @@
 #include "cuda/recurrence/exact_launch.cuh"
 
 namespace ringfold::cuda {
-namespace {
-
-Desc desc_of(const RecurrenceParams& p) {
-  Desc d;
-  d.op = p.from_ring ? Op::fold : p.write_state ? Op::decode : Op::verify;
-  d.kind = p.kind;
-  d.state_dtype = p.state.dtype;
-  d.act_dtype = p.from_ring ? p.ring_v.dtype : p.v.dtype;
-  d.H = p.H, d.HV = p.HV, d.K = p.K, d.V = p.V;
-  d.rows = p.rows, d.window = p.max_window, d.layers = p.layers;
-  return d;
-}
-
-}  // namespace
 
 Refusal exact_refusal(const Desc& d) {
   if (d.op != Op::verify && d.op != Op::decode && d.op != Op::fold) return {};
@@ -45,7 +31,7 @@ Plan exact_plan(const Desc& d) {
   return plan;
 }
 
-Status exact_recurrence(const RecurrenceParams& params) {
+Status exact_recurrence(const RecurrenceParams& params, const Desc& desc) {
   exact::ExactParams p;
   static_cast<RecurrenceParams&>(p) = params;
   bool small = true;
@@ -68,7 +54,7 @@ Status exact_recurrence(const RecurrenceParams& params) {
   p.state_head = bytes(p.state.head_stride, p.state.dtype);
   if (!small) return {Code::unsupported, "strides: cuda.exact expects at most 2 GiB between heads and between tokens"};
   const DeviceProperties& device = current_device();
-  const ExactTiles tiles = exact_tiles(desc_of(p), device);
+  const ExactTiles tiles = exact_tiles(desc, device);
   if (tiles.heads == 0) return {};
   static const exact::Instances all[2][2] = {{exact::window_64(), exact::window_128()},
                                              {exact::ring_64(), exact::ring_128()}};

@@ -7,6 +7,6 @@ namespace ringfold::cuda {
 
 detail::Refusal exact_refusal(const Desc& desc);
 Plan exact_plan(const Desc& desc);
-Status exact_recurrence(const detail::RecurrenceParams& p);
+Status exact_recurrence(const detail::RecurrenceParams& p, const Desc& desc);
 
 }  // namespace ringfold::cuda

@@ -238,7 +238,7 @@ int general_v_parts(int64_t heads, int64_t V, int sms) {
   return static_cast<int>(std::clamp<int64_t>((4 * sms + heads - 1) / std::max<int64_t>(heads, 1), 1, most));
 }
 
-Status general_recurrence(const RecurrenceParams& p) {
+Status general_recurrence(const RecurrenceParams& p, const Desc&) {
   const int64_t blocks = p.layers * p.rows * p.HV * p.v_parts;
   if (blocks == 0) return {};
   Layers layers;

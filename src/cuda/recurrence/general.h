@@ -7,6 +7,6 @@ namespace ringfold::cuda {
 
 /// Pieces that V is cut into.
 int general_v_parts(int64_t heads, int64_t V, int sms);
-Status general_recurrence(const detail::RecurrenceParams& p);
+Status general_recurrence(const detail::RecurrenceParams& p, const Desc&);
 
 }  // namespace ringfold::cuda

@@ -7,16 +7,6 @@
 namespace ringfold::cuda {
 namespace {
 
-Desc desc_of(const RecurrenceParams& p) {
-  Desc d;
-  d.kind = p.kind;
-  d.state_dtype = p.state.dtype;
-  d.act_dtype = p.v.dtype;
-  d.H = p.H, d.HV = p.HV, d.K = p.K, d.V = p.V;
-  d.rows = p.rows, d.window = p.max_window;
-  return d;
-}
-
 const fast::Instances& instances(int K, DType state, int rows) {
   static const fast::Instances small[3] = {fast::f32_small(), fast::bf16_small(), fast::f16_small()};
   static const fast::Instances halves[3] = {fast::f32_64_rows(), fast::bf16_64_rows(), fast::f16_64_rows()};
@@ -54,7 +44,7 @@ Plan fast_plan(const Desc& d) {
   return plan;
 }
 
-Status fast_verify(const RecurrenceParams& params) {
+Status fast_verify(const RecurrenceParams& params, const Desc& desc) {
   fast::FastParams p;
   static_cast<RecurrenceParams&>(p) = params;
   if (p.rows == 0) return {};
@@ -83,7 +73,7 @@ Status fast_verify(const RecurrenceParams& params) {
   const int64_t strides = p.out.row_stride | p.out.token_stride | p.out.head_stride;
   const auto out_bytes = static_cast<int64_t>(size_of(p.out.dtype));
   p.out_wide = reinterpret_cast<uintptr_t>(p.out.data) % 16 == 0 && strides * out_bytes % 16 == 0;
-  const FastTiles tiles = fast_tiles(desc_of(p), current_device());
+  const FastTiles tiles = fast_tiles(desc, current_device());
   p.v_parts = tiles.v_parts;
   p.heads_of_key = p.HV / p.H;
   const auto divisor = [](int n) {

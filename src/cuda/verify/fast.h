@@ -12,6 +12,6 @@ namespace ringfold::cuda {
 
 detail::Refusal fast_refusal(const Desc& desc);
 Plan fast_plan(const Desc& desc);
-Status fast_verify(const detail::RecurrenceParams& p);
+Status fast_verify(const detail::RecurrenceParams& p, const Desc& desc);
 
 }  // namespace ringfold::cuda
