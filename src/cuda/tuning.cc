@@ -11,13 +11,14 @@ constexpr int kRegistersPerThread = 128;
 
 }  // namespace
 
-int exact_shared_bytes(const Desc& d, int threads, int heads_of_line) {
+int exact_shared_bytes(const Desc& d, int threads, int heads_of_line, int vector_buffers) {
   const int K = static_cast<int>(d.K), window = static_cast<int>(std::max<int64_t>(d.window, 1));
   const int state = threads / 2 * K * static_cast<int>(size_of(d.state_dtype));
   const int vectors = d.op != Op::fold ? 4 : d.kind == MixerKind::kda ? 3 : 2;
-  const int of_token = vectors * K * 4 + threads + 4;  // vectors, v, k.q
-  constexpr int kLineBuffers = 2, kLineBytes = 128;
-  return state + 2 * window * of_token + threads * 16 + kLineBuffers * (heads_of_line * window * 8 + kLineBytes);
+  const int of_token = vector_buffers * (vectors * K * 4 + 4) + 2 * threads;  // vectors, k.q; v
+  constexpr int kLineBuffers = 3, kLineBytes = 128, kBarrierBytes = 16;
+  return state + window * of_token + threads * 16 + kLineBuffers * (heads_of_line * window * 8 + kLineBytes) +
+         vector_buffers * kBarrierBytes;
 }
 
 ExactTiles exact_tiles(const Desc& d, const DeviceProperties& device) {
@@ -30,15 +31,19 @@ ExactTiles exact_tiles(const Desc& d, const DeviceProperties& device) {
     t.v_parts = static_cast<int>(d.V / rows);
     t.heads = d.layers * d.rows * d.HV;
     // Shared memory depends on how many heads a block has at most, which depends on how many blocks fit.
-    for (t.blocks_per_sm = kRegistersPerSm / (threads * kRegistersPerThread); t.blocks_per_sm >= 1; --t.blocks_per_sm) {
-      const int64_t resident = std::max<int64_t>(1, static_cast<int64_t>(device.sms) * t.blocks_per_sm / t.v_parts);
+    const auto fits = [&](int blocks_per_sm, int vector_buffers) {
+      const int64_t resident = std::max<int64_t>(1, static_cast<int64_t>(device.sms) * blocks_per_sm / t.v_parts);
+      t.blocks_per_sm = blocks_per_sm;
+      t.vector_buffers = vector_buffers;
       t.blocks = static_cast<int>(std::clamp<int64_t>(t.heads, 1, resident));
       t.heads_of_line = static_cast<int>(std::min<int64_t>(d.HV, (t.heads + t.blocks - 1) / t.blocks));
-      t.shared_bytes = exact_shared_bytes(d, threads, t.heads_of_line);
-      const int fit = device.shared_bytes_per_sm / (t.shared_bytes + kReservedSharedBytes);
-      if (t.shared_bytes <= device.shared_bytes_per_block && fit >= t.blocks_per_sm) break;
-    }
-    if (t.blocks_per_sm == 0) continue;  // does not fit at all
+      t.shared_bytes = exact_shared_bytes(d, threads, t.heads_of_line, vector_buffers);
+      return t.shared_bytes <= device.shared_bytes_per_block &&
+             blocks_per_sm * (t.shared_bytes + kReservedSharedBytes) <= device.shared_bytes_per_sm;
+    };
+    int blocks_per_sm = kRegistersPerSm / (threads * kRegistersPerThread);
+    while (blocks_per_sm >= 1 && !fits(blocks_per_sm, 3) && !fits(blocks_per_sm, 2)) --blocks_per_sm;
+    if (blocks_per_sm == 0) continue;  // does not fit at all
     best = t;
     // Smaller tiles only while there are too few to occupy every multiprocessor.
     if (t.heads * t.v_parts >= device.sms || threads <= 64) break;

@@ -14,12 +14,14 @@ struct ExactTiles {
   int blocks = 0;         ///< for each part of V; each takes a range of heads. 0: does not fit the device
   int heads_of_line = 0;  ///< most heads of one (layer, row) in a block's range
   int blocks_per_sm = 2;
+  int vector_buffers = 3;  ///< token vectors of so many heads at a time: 3, or 2 where there is no room
   int shared_bytes = 0;
   bool operator==(const ExactTiles&) const = default;
 };
 
-/// Bytes of shared memory of a block: the next head's state, token vectors and v of two heads, raw inputs, gates.
-int exact_shared_bytes(const Desc& desc, int threads, int heads_of_line);
+/// Bytes of shared memory of a block: the next head's state, token vectors of two or three heads, v of two, raw inputs,
+/// gates.
+int exact_shared_bytes(const Desc& desc, int threads, int heads_of_line, int vector_buffers);
 ExactTiles exact_tiles(const Desc& desc, const DeviceProperties& device);
 
 /// The most threads of a block. Two such blocks share the registers of a multiprocessor.

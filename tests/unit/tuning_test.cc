@@ -63,8 +63,8 @@ int64_t most_heads_of_a_line(int64_t heads, int64_t blocks, int64_t HV) {
 std::string fault(const Desc& d, const ExactTiles& t, const DeviceProperties& device) {
   if (t.blocks == 0) {
     // The smallest block, alone on its multiprocessor, with the fewest heads that a range may have, is too large.
-    return exact_shared_bytes(d, 32, 1) > device.shared_bytes_per_block ||
-                   exact_shared_bytes(d, 32, static_cast<int>(d.HV)) > device.shared_bytes_per_block
+    return exact_shared_bytes(d, 32, 1, 2) > device.shared_bytes_per_block ||
+                   exact_shared_bytes(d, 32, static_cast<int>(d.HV), 2) > device.shared_bytes_per_block
                ? ""
                : "refused, although it fits";
   }
@@ -75,7 +75,8 @@ std::string fault(const Desc& d, const ExactTiles& t, const DeviceProperties& de
   if (t.blocks_per_sm < 1 || t.blocks_per_sm * t.threads * 128 > 65536) return "more registers than there are";
   if (t.shared_bytes > device.shared_bytes_per_block) return "shared memory of a block";
   if (t.blocks_per_sm * (t.shared_bytes + kKiB) > device.shared_bytes_per_sm) return "shared memory of its neighbours";
-  if (t.shared_bytes != exact_shared_bytes(d, t.threads, t.heads_of_line)) return "bytes of other tiles";
+  if (t.vector_buffers != 2 && t.vector_buffers != 3) return "buffers";
+  if (t.shared_bytes != exact_shared_bytes(d, t.threads, t.heads_of_line, t.vector_buffers)) return "bytes of other tiles";
   if (int64_t{t.blocks} * t.v_parts > std::max(int64_t{device.sms} * t.blocks_per_sm, int64_t{t.v_parts})) {
     return "blocks wait for others";
   }

@@ -23,6 +23,32 @@ __device__ __forceinline__ void wait_copies() {
   asm volatile("cp.async.wait_group %0;" ::"n"(pending) : "memory");
 }
 
+/// A barrier in shared memory that threads arrive at and wait for separately. It counts phases; each is over when
+/// `arrivals` threads have arrived. What a thread wrote before it arrived is seen by those that waited.
+__device__ __forceinline__ void barrier_init(uint32_t barrier, int arrivals) {
+  asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
+}
+__device__ __forceinline__ void barrier_arrive(uint32_t barrier) {
+  asm volatile("{ .reg .b64 token; mbarrier.arrive.shared.b64 token, [%0]; }" ::"r"(barrier) : "memory");
+}
+/// Waits for the end of the phase with this parity: the first phase has 0, the one before it, 1, counts as over.
+__device__ __forceinline__ void barrier_wait(uint32_t barrier, int parity) {
+  uint32_t over = 0;
+  while (!over) {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.shared.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
+                 : "=r"(over)
+                 : "r"(barrier), "r"(parity)
+                 : "memory");
+#else
+    asm volatile("{ .reg .pred p; mbarrier.test_wait.parity.shared.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
+                 : "=r"(over)
+                 : "r"(barrier), "r"(parity)
+                 : "memory");
+#endif
+  }
+}
+
 /// x, with nothing known about it: keeps the compiler from computing many things that depend on it before a loop, and
 /// holding them in registers that the loop needs.
 __device__ __forceinline__ uint32_t opaque(uint32_t x) {

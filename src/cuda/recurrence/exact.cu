@@ -51,6 +51,7 @@ Status exact_recurrence(const RecurrenceParams& params, const Desc& desc) {
     p.ring_k_at = pitch(p.ring_k), p.ring_v_at = pitch(p.ring_v);
     p.ring_g_at = pitch(p.ring_g), p.ring_beta_at = pitch(p.ring_beta);
   }
+  p.heads_per_key = p.HV / p.H;
   p.state_head = bytes(p.state.head_stride, p.state.dtype);
   if (!small) return {Code::unsupported, "strides: cuda.exact expects at most 2 GiB between heads and between tokens"};
   const DeviceProperties& device = current_device();

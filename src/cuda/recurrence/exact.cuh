@@ -6,10 +6,12 @@
 // one addition, with no select; the two dots of a token are reduced together, the first step parting them (lanes of the
 // upper half read kd and qd the other way round).
 //
-// Pipeline, for head i: its state tile was copied to shared memory (cp.async) while head i-1 was computed, and its
-// token vectors (kd, qd, k, ..) were made at the end of head i-1. The warp that copies a part of the tile is the one
-// that reads it, so one barrier for each head suffices. Gates and betas of all heads of a line (a row of a layer) are
-// made at once.
+// Pipeline. While head i is computed, the token vectors (kd, qd, k, ..) of head i+1 are made, its state tile and its v
+// are on their way to shared memory (cp.async), and so are the raw q and k of head i+2. A warp copies the part of the
+// tile that it reads itself, so only token vectors pass between warps: they have barriers of their own, `made` and
+// `read`, and the warps of a block may be one or two heads apart. A warp that makes a token's vectors is behind those
+// that do not; the next head's tokens are made by others. Gates and betas of all heads of a line (a row of a layer) are
+// made at once, by all threads.
 #pragma once
 
 #include "cuda/common/convert.cuh"
@@ -24,10 +26,10 @@ namespace ringfold::cuda::exact {
 template <class T>
 class Block {
  public:
-  __device__ Block(const ExactParams& params, const Layers& layers, std::byte* memory, int heads_of_line)
+  __device__ Block(const ExactParams& params, const Layers& layers, std::byte* memory, int heads_of_line, int buffers)
       : p(params),
         layers_(layers),
-        shared{memory, static_cast<int>(blockDim.x), params.max_window, heads_of_line},
+        shared{memory, static_cast<int>(blockDim.x), params.max_window, heads_of_line, buffers},
         lane(threadIdx.x % 32),
         warp(threadIdx.x / 32),
         c(lane / T::kSide),
@@ -35,42 +37,75 @@ class Block {
         v0(blockIdx.y * (blockDim.x / 2)) {}
 
   __device__ void run(int first, int last) {
-    Cursor now{0, first % p.HV};
+    if (threadIdx.x == 0) {
+      for (int i = 0; i < shared.buffers; ++i) {
+        ptx::barrier_init(shared.made(i), warps());
+        ptx::barrier_init(shared.read(i), warps());
+      }
+    }
+    const int hv = first % p.HV;
+    Turn now{0, hv, hv / p.heads_per_key, hv % p.heads_per_key, 0, 0, 0};
     open_line(first, last, now);
-    fetch_inputs(now, 0);
-    fetch_state(now);
+    fetch_inputs(now, false);
+    fetch_tile(now, 0);
     ptx::wait_copies<1>();
-    make_vectors(now, 0, false);
+    make_vectors(now, now, false);
+    if (const Turn next = after(now); first + 1 < last) {
+      if (next.hv == 0) open_line(first + 1, last, next);
+      fetch_inputs(next, same_key(next));
+    }
     ptx::wait_copies<0>();
-    __syncthreads();
-    int vectors = 0;
     for (int head = first; head < last; ++head) {
-      const Cursor next = after(now);
       const bool more = head + 1 < last;
-      if (more && next.hv == 0) open_line(head + 1, last, next);
-      compute(now, vectors, more, next);
-      ptx::wait_copies<1>();
-      if (more) make_vectors(next, vectors ^ 1, T::kReuses && next.hv % (p.HV / p.H) != 0);
-      ptx::wait_copies<0>();
-      __syncthreads();
-      now = next;
-      vectors ^= 1;
+      ptx::wait_copies<1>();  // the inputs of the next head are there
+      if (more) make_vectors(after(now), now, same_key(after(now)));
+      if (const Turn then = after(after(now)); head + 2 < last) {
+        if (then.hv == 0) open_line(head + 2, last, then);
+        fetch_inputs(then, same_key(then));
+      } else {
+        ptx::commit_copies();
+      }
+      compute(now, (head - first) & 1, more);
+      now = after(now);
     }
   }
 
  private:
   using State = float[T::kRows][2][kGroup];
 
-  /// A head: the buffer of its line, and its number.
-  struct Cursor {
-    int line, hv;
+  /// A head's turn: the buffer of its line, and its number; its key head, and which of that one's value heads it is; the
+  /// buffer of its token vectors, which of the buffer's phases this is, and the warp that makes the first token's.
+  struct Turn {
+    int line, hv, key, nth, buffer, parity, maker;
   };
-  __device__ Cursor after(const Cursor& at) const {
-    return at.hv + 1 < p.HV ? Cursor{at.line, at.hv + 1} : Cursor{at.line ^ 1, 0};
+  __device__ __forceinline__ Turn after(const Turn& at) const {
+    Turn next = at;
+    ++next.hv;
+    if (++next.nth == p.heads_per_key) {
+      next.nth = 0;
+      ++next.key;
+    }
+    if (next.hv == p.HV) {
+      next.hv = next.key = 0;
+      if (++next.line == kLineBuffers) next.line = 0;
+    }
+    if (++next.buffer == shared.buffers) {
+      next.buffer = 0;
+      next.parity ^= 1;
+    }
+    // The first head of a key is most of the work. With the maker unchanged there, each warp has its share of those.
+    if (p.heads_per_key == 1 || next.nth != 0) next.maker = (at.maker + p.max_window) & (warps() - 1);
+    return next;
   }
+  /// Whether the token vectors of the head before have the same k and q. Never for the first head of a block's range.
+  __device__ bool same_key(const Turn& at) const { return T::kReuses && at.nth != 0; }
+  __device__ int warps() const { return blockDim.x / 32; }
+  /// The first token that this warp makes the vectors of.
+  __device__ int first_token(const Turn& at) const { return (warp - at.maker) & (warps() - 1); }
 
   /// Judges the line that `head` is in, and makes the gates of its heads up to `last`.
-  __device__ void open_line(int head, int last, const Cursor& at) const {
+  __device__ void open_line(int head, int last, const Turn& at) const {
+    __syncthreads();  // nobody reads what was in these buffers
     find_line(head / p.HV, at);
     __syncthreads();
     make_gates(at, last - head);
@@ -78,11 +113,10 @@ class Block {
   }
 
   __device__ DType act_dtype() const { return T::kFromRing ? p.ring_v.dtype : p.v.dtype; }
-  __device__ int key_head(int hv) const { return hv / (p.HV / p.H); }
   __device__ bool records() const { return !T::kFromRing && p.ring_k; }
 
   /// The first warp judges a row and finds its arrays.
-  __device__ void find_line(int index, const Cursor& first) const {
+  __device__ void find_line(int index, const Turn& first) const {
     if (warp != 0) return;
     const int rows = static_cast<int>(p.rows), layer_index = index / rows, row = index - layer_index * rows;
     const int64_t layer = layers_(layer_index);
@@ -140,7 +174,7 @@ class Block {
 
   /// Gates and betas of a line's heads from hv0 on, a thread for each token of each head; the ring's g and beta on the
   /// way.
-  __device__ void make_gates(const Cursor& first, int most) const {
+  __device__ void make_gates(const Turn& first, int most) const {
     const Line& line = shared.line(first.line);
     if (!line.live) return;
     const int hv0 = first.hv, heads = min(p.HV - hv0, most), count = line.count;
@@ -165,34 +199,36 @@ class Block {
     }
   }
 
-  /// Starts the copies of a head's v, and of the raw q and k that this thread will prepare first.
-  __device__ void fetch_inputs(const Cursor& at_head, int buffer) const {
+  /// Starts the copies of the raw q and k of the token of a head that this warp makes first.
+  __device__ void fetch_inputs(const Turn& at_head, bool same_key) const {
     const Line& line = shared.line(at_head.line);
-    const int hv = at_head.hv;
+    const int t = first_token(at_head);
+    if (line.live && !same_key && t < line.count && prepares()) {
+      ptx::copy_async_16(ptx::shared_address(shared.raw() + threadIdx.x), prepared_source(line, at_head.key, t));
+    }
+    ptx::commit_copies();
+  }
+
+  /// Starts the copies of this warp's part of a head's tile and of its v.
+  __device__ void fetch_tile(const Turn& at_head, int v_buffer) const {
+    const Line& line = shared.line(at_head.line);
     if (line.live) {
-      if (warp < line.count && prepares()) {
-        ptx::copy_async_16(ptx::shared_address(shared.raw() + threadIdx.x), prepared_source(line, hv, warp));
-      }
+      copy_state(line, at_head.hv);
+      const std::byte* v = line.v + static_cast<int64_t>(at_head.hv) * p.v_at.head + v0 * 2;
       for_v_chunks(line.count, [&](int t, int byte) {
-        ptx::copy_async_16(ptx::shared_address(shared.v(buffer, t) + byte), at(line.v, p.v_at, t, hv) + v0 * 2 + byte);
+        ptx::copy_async_16(ptx::shared_address(shared.v(v_buffer, t) + byte),
+                           v + static_cast<int64_t>(t) * p.v_at.token + byte);
       });
     }
     ptx::commit_copies();
   }
 
-  /// 16-byte chunks of a head's v, each always by the same thread. A token has blockDim / 16 of them.
+  /// The 16-byte chunks of this warp's 32 bytes of v of each token, each always by the same lane.
   template <class Visit>
-  __device__ void for_v_chunks(int count, Visit visit) const {
-    const int shift = 27 - __clz(blockDim.x);  // blockDim is a power of two
-    const int thread = ptx::opaque(threadIdx.x), chunk = thread & ((1 << shift) - 1);
-    for (int t = thread >> shift; t < count; t += 16) visit(t, chunk * 16);
-  }
-
-  /// Starts the copy of a head's tile.
-  __device__ void fetch_state(const Cursor& at_head) const {
-    const Line& line = shared.line(at_head.line);
-    if (line.live) copy_state(line, at_head.hv);
-    ptx::commit_copies();
+  __device__ __forceinline__ void for_v_chunks(int count, Visit visit) const {
+    const int l = ptx::opaque(lane);
+#pragma unroll 1
+    for (int t = l >> 1; t < count; t += 16) visit(t, warp * 32 + (l & 1) * 16);
   }
 
   __device__ void copy_state(const Line& line, int hv) const {
@@ -219,35 +255,36 @@ class Block {
   __device__ int prepared_group() const { return lane % 16; }
   __device__ bool prepares_q() const { return lane >= 16; }
   __device__ bool prepares() const { return prepared_group() < T::K / kGroup && !(T::kFromRing && prepares_q()); }
-  __device__ const std::byte* prepared_source(const Line& line, int hv, int t) const {
-    const int h = key_head(hv);
-    const std::byte* from = !T::kFromRing && prepares_q() ? at(line.q, p.q_at, t, h) : at(line.k, p.k_at, t, h);
+  __device__ const std::byte* prepared_source(const Line& line, int key, int t) const {
+    const std::byte* from = !T::kFromRing && prepares_q() ? at(line.q, p.q_at, t, key) : at(line.k, p.k_at, t, key);
     return from + ptx::opaque(prepared_group()) * kGroup * 2;
   }
 
-  /// The vectors of all tokens of a head, a warp for each; the ring's k, v and g on the way. `same_key`: k and q are
-  /// those of the head before, whose vectors are in the other buffer.
-  __device__ void make_vectors(const Cursor& at_head, int buffer, bool same_key) const {
+  /// This warp's share of the token vectors of a head, and the ring's k and g on the way. `same_key`: k and q are those
+  /// of the head `before`.
+  __device__ void make_vectors(const Turn& at_head, const Turn& before, bool same_key) const {
     const Line& line = shared.line(at_head.line);
-    if (!line.live) return;
-    const int hv = at_head.hv, count = line.count;
-    const Gates* gates = shared.gates(at_head.line, hv - line.first_hv);
-    same_key = same_key && hv != line.first_hv;
-    if (records()) {
-      for_v_chunks(count, [&](int t, int byte) {  // what this thread has copied itself
-        *reinterpret_cast<uint4*>(at(line.ring_v, p.ring_v_at, t, hv) + v0 * 2 + byte) =
-            *reinterpret_cast<const uint4*>(shared.v(buffer, t) + byte);
-      });
+    if (line.live && first_token(at_head) < line.count) {
+      ptx::barrier_wait(shared.read(at_head.buffer), at_head.parity ^ 1);
+      if (same_key) ptx::barrier_wait(shared.made(before.buffer), before.parity);
+      make_tokens(line, at_head, before, same_key);
     }
+    __syncwarp();
+    if (lane == 0) ptx::barrier_arrive(shared.made(at_head.buffer));
+  }
+
+  __device__ void make_tokens(const Line& line, const Turn& at_head, const Turn& before, bool same_key) const {
+    const int hv = at_head.hv, buffer = at_head.buffer, count = line.count;
+    const Gates* gates = shared.gates(at_head.line, hv - line.first_hv);
 #pragma unroll 1
-    for (int t = warp; t < count; t += blockDim.x / 32) {
+    for (int t = first_token(at_head); t < count; t += warps()) {
       float x[kGroup] = {}, decay[kGroup];
       if (same_key) {
         if (prepares())
-          read_group(shared.vector(buffer ^ 1, t, prepares_q() ? T::kQuery : T::kKey), prepared_group(), x);
-        if (!T::kFromRing && lane == 0) shared.kq(buffer)[t] = shared.kq(buffer ^ 1)[t];
+          read_group(shared.vector(before.buffer, t, prepares_q() ? T::kQuery : T::kKey), prepared_group(), x);
+        if (!T::kFromRing && lane == 0) shared.kq(buffer)[t] = shared.kq(before.buffer)[t];
       } else {
-        normalise(line, hv, t, buffer, x);
+        normalise(line, at_head, t, x);
       }
       make_decay(line, hv, t, gates, decay);
       if (!prepares()) continue;
@@ -265,14 +302,16 @@ class Block {
   }
 
   /// This lane's group of k or q, after l2norm and scale; k.q; the ring's k.
-  __device__ void normalise(const Line& line, int hv, int t, int buffer, float (&x)[kGroup]) const {
+  __device__ void normalise(const Line& line, const Turn& at_head, int t, float (&x)[kGroup]) const {
     uint4 raw = {};
     if (prepares()) {
-      raw = t == warp ? shared.raw()[threadIdx.x] : *reinterpret_cast<const uint4*>(prepared_source(line, hv, t));
+      raw = t == first_token(at_head)
+                ? shared.raw()[threadIdx.x]
+                : *reinterpret_cast<const uint4*>(prepared_source(line, at_head.key, t));
     }
     widen_8(act_dtype(), raw, x);
-    if (records() && blockIdx.y == 0 && prepares() && !prepares_q() && hv % (p.HV / p.H) == 0) {
-      *reinterpret_cast<uint4*>(at(line.ring_k, p.ring_k_at, t, key_head(hv)) + prepared_group() * kGroup * 2) = raw;
+    if (records() && blockIdx.y == 0 && prepares() && !prepares_q() && at_head.nth == 0) {
+      *reinterpret_cast<uint4*>(at(line.ring_k, p.ring_k_at, t, at_head.key) + prepared_group() * kGroup * 2) = raw;
     }
     if (p.qk_l2norm) {
       const float norm = arith::l2_divisor<S>(tree_16(group_sum(x, x, kGroup)));
@@ -287,7 +326,7 @@ class Block {
         other[i] = __shfl_xor_sync(kAllLanes, x[i], 16);
       }
       const float kq = tree_16(group_sum(x, other, kGroup));
-      if (lane == 0) shared.kq(buffer)[t] = kq;
+      if (lane == 0) shared.kq(at_head.buffer)[t] = kq;
     }
   }
 
@@ -417,12 +456,12 @@ class Block {
     }
   }
 
-  /// x[r] = the part of row r's sum that this lane's two groups make.
+  /// x[r] = the part of row r's sum that this lane's two groups make. `vector` is at the first of them.
   __device__ __forceinline__ void dot(const State& s, const float* vector, float (&x)[T::kRows]) const {
 #pragma unroll
     for (int g = 0; g < 2; ++g) {
       float vec[kGroup];
-      read_group(vector, g * T::kLanes + c, vec);
+      read_group(vector, g * T::kLanes, vec);
 #pragma unroll
       for (int r = 0; r < T::kRows; ++r) {
         const float sum = group_sum(s[r][g], vec, kGroup);
@@ -450,70 +489,99 @@ class Block {
     }
   }
 
-  __device__ __forceinline__ void compute(const Cursor& now, int buffer, bool more, const Cursor& next) const {
+  __device__ __forceinline__ void compute(const Turn& now, int v_buffer, bool more) const {
     const Line& line = shared.line(now.line);
-    const int hv = now.hv;
+    const int hv = now.hv, buffer = now.buffer;
     State s;
+    ptx::wait_copies<1>();  // all but the inputs just asked for
+    __syncwarp();
     if (line.live) load_state(s);
     __syncwarp();
-    if (more) {
-      fetch_inputs(next, buffer ^ 1);
-      fetch_state(next);
+    if (more) fetch_tile(after(now), v_buffer ^ 1);
+    ptx::barrier_wait(shared.made(buffer), now.parity);
+    if (line.live) {
+      compute_tokens(s, line, now, v_buffer);
+    } else if constexpr (!T::kFromRing) {
+      zero_outputs(line, hv);
     }
-    if (!line.live) {
-      if constexpr (!T::kFromRing) zero_outputs(line, hv);
-      return;
+    __syncwarp();
+    if (lane == 0) ptx::barrier_arrive(shared.read(buffer));
+  }
+
+  __device__ __forceinline__ void compute_tokens(State& s, const Line& line, const Turn& now, int v_buffer) const {
+    const int hv = now.hv, buffer = now.buffer;
+    if (records()) {
+      std::byte* ring = line.ring_v + static_cast<int64_t>(hv) * p.ring_v_at.head + v0 * 2;
+      for_v_chunks(line.count, [&](int t, int byte) {  // what this lane has copied itself
+        *reinterpret_cast<uint4*>(ring + static_cast<int64_t>(t) * p.ring_v_at.token + byte) =
+            *reinterpret_cast<const uint4*>(shared.v(v_buffer, t) + byte);
+      });
     }
-    const Gates* gates = shared.gates(now.line, hv - line.first_hv);
-    const bool round = T::kStateBytes == 2 && p.rounding == StateRounding::per_token;
+    if (T::kStateBytes == 2 && p.rounding == StateRounding::per_token) {
+      run_tokens<true>(s, line, now, v_buffer);
+    } else {
+      run_tokens<false>(s, line, now, v_buffer);
+    }
+    if (T::kFromRing || p.write_state) store_state(s, line.target, hv);
+  }
+
+  template <bool round>
+  __device__ __forceinline__ void run_tokens(State& s, const Line& line, const Turn& now, int v_buffer) const {
+    const int hv = now.hv, count = line.count;
     const int row = warp * T::kWarpRows + side * T::kRows + twist_of(c);  // whose sums end in this lane
     const bool upper = !T::kFromRing && c >= T::kLanes / 2;               // ends with the q dot
-    const int count = line.count;
     std::byte* out = nullptr;
     if constexpr (!T::kFromRing) out = at(line.out, p.out_at, 0, hv) + (v0 + row) * (p.out.dtype == DType::f32 ? 4 : 2);
-    const std::byte* v_at = shared.v(buffer, 0) + row * 2;
+    const std::byte* v_at = shared.v(v_buffer, 0) + row * 2;
+    const Gates* gates = shared.gates(now.line, hv - line.first_hv);
+    const float* kq = shared.kq(now.buffer);
+    const float* vectors = shared.vector(now.buffer, 0, 0) + at_half<T>(c, 0);
+    const float *own = vectors + (upper ? T::kQd : T::kKd) * T::K, *other = vectors + (upper ? T::kKd : T::kQd) * T::K;
+    const Gates* end = gates + count;
 #pragma unroll 1
-    for (int t = 0; t < count; ++t) {
-      const Gates token = gates[t];
+    for (; gates != end; ++gates) {
+      const Gates token = *gates;
       const float v = widen_2(act_dtype(), peek<uint16_t>(v_at, 0)).x;
-      v_at += shared.threads;
-      float u;
+      float u, x[T::kRows];
+      dot(s, own, x);
       if constexpr (T::kFromRing) {
-        float x[T::kRows];
-        dot(s, shared.vector(buffer, t, T::kKd), x);
         u = arith::correction<S>(token.beta, v, reduce<T::kRows, T::kLanes / 2>(x));
       } else {
-        float x[T::kRows], y[T::kRows];
-        dot(s, shared.vector(buffer, t, upper ? T::kQd : T::kKd), x);
-        dot(s, shared.vector(buffer, t, upper ? T::kKd : T::kQd), y);
+        float y[T::kRows];
+        dot(s, other, y);
 #pragma unroll
         for (int r = 0; r < T::kRows; ++r) {
           x[r] = S::add(x[r], __shfl_xor_sync(kAllLanes, y[r], T::kLanes / 2 * T::kSide));
         }
         const float sum = reduce<T::kRows, T::kLanes / 4>(x);
         const float mine = arith::correction<S>(token.beta, v, sum);
-        const float other = __shfl_xor_sync(kAllLanes, mine, T::kLanes / 2 * T::kSide);
-        u = upper ? other : mine;
-        if (upper) store_one(p.out.dtype, out, 0, arith::output<S>(u, shared.kq(buffer)[t], sum));
+        const float theirs = __shfl_xor_sync(kAllLanes, mine, T::kLanes / 2 * T::kSide);
+        u = upper ? theirs : mine;
+        if (upper) store_one(p.out.dtype, out, 0, arith::output<S>(u, *kq, sum));
+        if (gates + 1 == end && !p.write_state) break;  // nobody will see the last update
         out += p.out_at.token;
-        if (t + 1 == count && !p.write_state) break;  // nobody will see the last update
+        other += T::kVectors * T::K;
+        ++kq;
       }
-      update(s, buffer, t, token.decay, u);
-      if (round) [[unlikely]] {
+      update(s, vectors, token.decay, u);
+      if constexpr (round) {
         with_16_bit(p.state.dtype, [&](DType dtype) {
 #pragma unroll
           for (int i = 0; i < T::kRows * 2; ++i) widen_8(dtype, narrow_8(dtype, s[i / 2][i % 2]), s[i / 2][i % 2]);
         });
       }
       if constexpr (T::kFromRing) {
-        if (t == line.track_step) [[unlikely]]
+        if (count - static_cast<int>(end - gates) == line.track_step) [[unlikely]]
           store_state(s, line.track, hv);
       }
+      v_at += shared.threads;
+      own += T::kVectors * T::K;
+      vectors += T::kVectors * T::K;
     }
-    if (T::kFromRing || p.write_state) store_state(s, line.target, hv);
   }
 
-  __device__ __forceinline__ void update(State& s, int buffer, int t, float decay, float u) const {
+  /// `vectors`: those of the token, from this lane's first group on.
+  __device__ __forceinline__ void update(State& s, const float* vectors, float decay, float u) const {
     // Row r ^ twist is in register r; its u is in the lane whose twist differs by r.
     float us[T::kRows];
     us[0] = u;
@@ -522,8 +590,8 @@ class Block {
 #pragma unroll
     for (int g = 0; g < 2; ++g) {
       float k[kGroup], d[kGroup];
-      read_group(shared.vector(buffer, t, T::kKey), g * T::kLanes + c, k);
-      if constexpr (T::kKda) read_group(shared.vector(buffer, t, T::kDecay), g * T::kLanes + c, d);
+      read_group(vectors + T::kKey * T::K, g * T::kLanes, k);
+      if constexpr (T::kKda) read_group(vectors + T::kDecay * T::K, g * T::kLanes, d);
 #pragma unroll
       for (int r = 0; r < T::kRows; ++r) {
 #pragma unroll

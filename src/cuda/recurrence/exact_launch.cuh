@@ -9,10 +9,11 @@ namespace ringfold::cuda::exact {
 template <class T>
 __global__ void __launch_bounds__(kExactThreads, 2)
     exact_kernel(const __grid_constant__ ExactParams p, const __grid_constant__ Layers layers, int64_t heads,
-                 int heads_of_line) {
+                 int heads_of_line, int buffers) {
   extern __shared__ __align__(16) std::byte shared[];
   const int64_t first = heads * blockIdx.x / gridDim.x, last = heads * (blockIdx.x + 1) / gridDim.x;
-  Block<T>(p, layers, shared, heads_of_line).run(static_cast<int>(first), static_cast<int>(last));
+  Block<T>(p, layers, shared, heads_of_line, buffers)
+      .run(static_cast<int>(first), static_cast<int>(last));
 }
 
 template <class T>
@@ -22,7 +23,7 @@ Status launch(const ExactParams& p, const ExactTiles& tiles, int most_shared_byt
   RINGFOLD_RETURN_IF_ERROR(allow_shared<exact_kernel<T>>(most_shared_bytes));
   const dim3 grid(tiles.blocks, tiles.v_parts);
   exact_kernel<T><<<grid, tiles.threads, tiles.shared_bytes, static_cast<cudaStream_t>(p.stream)>>>(
-      p, layers, tiles.heads, tiles.heads_of_line);
+      p, layers, tiles.heads, tiles.heads_of_line, tiles.vector_buffers);
   return check(cudaGetLastError(), "recurrence");
 }
 

@@ -3,13 +3,14 @@
 
 #include "core/arith.h"
 #include "core/params.h"
+#include "cuda/common/ptx.cuh"
 
 namespace ringfold::cuda::exact {
 
 using detail::RecurrenceParams;
 
 constexpr int kGroup = arith::kGroup;
-constexpr int kLineBuffers = 2;
+constexpr int kLineBuffers = 3;  // of the heads that are computed, prepared and fetched at a time
 
 /// Distances in bytes between the heads and the tokens of an array.
 struct Pitch {
@@ -21,6 +22,7 @@ struct ExactParams : RecurrenceParams {
   Pitch q_at, k_at, v_at, a_at, b_at, out_at;           // of the window, or of the ring that is read
   Pitch ring_k_at, ring_v_at, ring_g_at, ring_beta_at;  // of the ring that is written
   int32_t state_head = 0;                               // bytes between the heads of a state
+  int32_t heads_per_key = 1;                            // HV / H
 };
 
 /// What is known at compile time. StateBytes: 4, or 2 for bf16 and f16.
@@ -53,7 +55,7 @@ struct Traits {
 };
 
 /// beta and decay (GDN) of one token of one value head.
-struct Gates {
+struct alignas(8) Gates {
   float beta, decay;
 };
 
@@ -70,24 +72,30 @@ struct alignas(16) Line {
 template <class T>
 struct Shared {
   std::byte* base;
-  int threads, window, heads;  // heads: of a line, at most
+  int threads, window, heads, buffers;  // heads: of a line, at most; buffers: of token vectors
 
   __device__ std::byte* state() const { return base; }
   __device__ float* vector(int buffer, int t, int which) const {
     float* vectors = reinterpret_cast<float*>(base + threads * T::kChunks * 16);
     return vectors + ((buffer * window + t) * T::kVectors + which) * T::K;
   }
-  /// The block's rows of v of a token: two bytes each, `threads` bytes.
+  /// The block's rows of v of a token: two bytes each, `threads` bytes. A warp copies and reads only its own 32 bytes.
   __device__ std::byte* v(int buffer, int t) const {
-    return reinterpret_cast<std::byte*>(vector(2, 0, 0)) + (buffer * window + t) * threads;
+    return reinterpret_cast<std::byte*>(vector(buffers, 0, 0)) + (buffer * window + t) * threads;
   }
   /// Raw q and k of the first token that a warp prepares: 16 bytes for each thread.
   __device__ uint4* raw() const { return reinterpret_cast<uint4*>(v(2, 0)); }
+  __device__ Line& line(int buffer) const { return reinterpret_cast<Line*>(raw() + threads)[buffer]; }
+  /// Barriers of a buffer of token vectors: all warps have made their part of it; all warps have read it.
+  __device__ uint32_t made(int buffer) const { return ptx::shared_address(barriers() + 2 * buffer); }
+  __device__ uint32_t read(int buffer) const { return ptx::shared_address(barriers() + 2 * buffer + 1); }
   __device__ Gates* gates(int buffer, int head) const {
-    return reinterpret_cast<Gates*>(raw() + threads) + (buffer * heads + head) * window;
+    return reinterpret_cast<Gates*>(barriers() + 2 * buffers) + (buffer * heads + head) * window;
   }
-  __device__ Line& line(int buffer) const { return reinterpret_cast<Line*>(gates(kLineBuffers, 0))[buffer]; }
-  __device__ float* kq(int buffer) const { return reinterpret_cast<float*>(&line(kLineBuffers)) + buffer * window; }
+  __device__ float* kq(int buffer) const { return reinterpret_cast<float*>(gates(kLineBuffers, 0)) + buffer * window; }
+
+ private:
+  __device__ uint64_t* barriers() const { return reinterpret_cast<uint64_t*>(&line(kLineBuffers)); }
 };
 
 /// Element e of group g of a token vector: halves of groups lie together, so that 16-byte accesses have no conflicts.
