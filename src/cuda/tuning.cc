@@ -15,7 +15,7 @@ int exact_shared_bytes(const Desc& d, int threads, int heads_of_line, int vector
   const int K = static_cast<int>(d.K), window = static_cast<int>(std::max<int64_t>(d.window, 1));
   const int state = threads / 2 * K * static_cast<int>(size_of(d.state_dtype));
   const int vectors = d.op != Op::fold ? 4 : d.kind == MixerKind::kda ? 3 : 2;
-  const int of_token = vector_buffers * (vectors * K * 4 + 4) + 2 * threads;  // vectors, k.q; v
+  const int of_token = vector_buffers * (vectors * K * 4 + 16) + 2 * threads;  // vectors, scalars; v
   constexpr int kLineBuffers = 3, kLineBytes = 128, kBarrierBytes = 16;
   return state + window * of_token + threads * 16 + kLineBuffers * (heads_of_line * window * 8 + kLineBytes) +
          vector_buffers * kBarrierBytes;

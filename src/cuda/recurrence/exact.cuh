@@ -44,10 +44,13 @@ class Block {
       }
     }
     const int hv = first % p.HV;
-    Turn now{0, hv, hv / p.heads_per_key, hv % p.heads_per_key, 0, 0, 0};
-    open_line(first, last, now);
+    Turn now{0, hv, hv / p.heads_per_key, 0};
+    find_line(first / p.HV, now);
+    __syncthreads();
     fetch_inputs(now, false);
     fetch_tile(now, 0);
+    make_gates(now, last - first);
+    __syncthreads();
     ptx::wait_copies<1>();
     make_vectors(now, now, false);
     if (const Turn next = after(now); first + 1 < last) {
@@ -73,35 +76,35 @@ class Block {
  private:
   using State = float[T::kRows][2][kGroup];
 
-  /// A head's turn: the buffer of its line, and its number; its key head, and which of that one's value heads it is; the
-  /// buffer of its token vectors, which of the buffer's phases this is, and the warp that makes the first token's.
+  /// A head's turn: the buffer of its line, its number, its key head; and `phase`, which counts the buffers of token
+  /// vectors twice over.
   struct Turn {
-    int line, hv, key, nth, buffer, parity, maker;
+    int line, hv, key, phase;
   };
   __device__ __forceinline__ Turn after(const Turn& at) const {
     Turn next = at;
     ++next.hv;
-    if (++next.nth == p.heads_per_key) {
-      next.nth = 0;
-      ++next.key;
-    }
+    if (next.hv == (at.key + 1) * p.heads_per_key) ++next.key;
     if (next.hv == p.HV) {
       next.hv = next.key = 0;
       if (++next.line == kLineBuffers) next.line = 0;
     }
-    if (++next.buffer == shared.buffers) {
-      next.buffer = 0;
-      next.parity ^= 1;
-    }
-    // The first head of a key is most of the work. With the maker unchanged there, each warp has its share of those.
-    if (p.heads_per_key == 1 || next.nth != 0) next.maker = (at.maker + p.max_window) & (warps() - 1);
+    if (++next.phase == 2 * shared.buffers) next.phase = 0;
     return next;
   }
+  __device__ bool first_of_key(const Turn& at) const { return at.hv == at.key * p.heads_per_key; }
   /// Whether the token vectors of the head before have the same k and q. Never for the first head of a block's range.
-  __device__ bool same_key(const Turn& at) const { return T::kReuses && at.nth != 0; }
+  __device__ bool same_key(const Turn& at) const { return T::kReuses && !first_of_key(at); }
+  __device__ int buffer(const Turn& at) const { return at.phase < shared.buffers ? at.phase : at.phase - shared.buffers; }
+  /// The parity of the barriers of its buffer.
+  __device__ int parity(const Turn& at) const { return at.phase < shared.buffers ? 0 : 1; }
   __device__ int warps() const { return blockDim.x / 32; }
-  /// The first token that this warp makes the vectors of.
-  __device__ int first_token(const Turn& at) const { return (warp - at.maker) & (warps() - 1); }
+  /// The first token that this warp makes the vectors of. The first head of a key is most of the work, so heads and keys
+  /// both move it on: each warp has its share.
+  __device__ int first_token(const Turn& at) const {
+    const int moved = at.hv + (p.heads_per_key == 1 ? 0 : at.key);
+    return (warp - moved * p.max_window) & (warps() - 1);
+  }
 
   /// Judges the line that `head` is in, and makes the gates of its heads up to `last`.
   __device__ void open_line(int head, int last, const Turn& at) const {
@@ -136,31 +139,33 @@ class Block {
     line.count = status == RowStatus::bad_window_bounds ? 0 : static_cast<int>(p.asked_tokens(row));
     line.track_step = -1;
     if constexpr (!T::kFromRing) {
-      if (status != RowStatus::bad_window_bounds) line.out = p.out.at(0, p.window_row(row), p.window_token(row), 0);
+      if (status != RowStatus::bad_window_bounds) {
+        line.out = p.out.at(0, p.window_row(row), p.window_token(row), 0) + v0 * size_of(p.out.dtype);
+      }
     }
     if (!line.live) return;
-    line.state = p.state.at(layer, slot, 0, 0);
-    line.target = p.state.at(layer, p.destination(row), 0, 0);
+    line.state = p.state.at(layer, slot, 0, 0) + v0 * T::kRowBytes;
+    line.target = p.state.at(layer, p.destination(row), 0, 0) + v0 * T::kRowBytes;
     if (line.count == 0 && line.target == line.state) line.live = false;
     if constexpr (T::kFromRing) {
       line.k = p.ring_k.at(layer, slot, 0, 0);
-      line.v = p.ring_v.at(layer, slot, 0, 0);
+      line.v = p.ring_v.at(layer, slot, 0, 0) + v0 * 2;
       line.a = p.ring_g.at(layer, slot, 0, 0);
       line.b = p.ring_beta.at(layer, slot, 0, 0);
       if (const int64_t track = p.track_slot(row); track >= 0) {
-        line.track = p.state.at(layer, track, 0, 0);
+        line.track = p.state.at(layer, track, 0, 0) + v0 * T::kRowBytes;
         line.track_step = p.track_steps[row];
       }
     } else {
       const int64_t at_row = p.window_row(row), token = p.window_token(row);
       line.q = p.q.at(0, at_row, token, 0);
       line.k = p.k.at(0, at_row, token, 0);
-      line.v = p.v.at(0, at_row, token, 0);
+      line.v = p.v.at(0, at_row, token, 0) + v0 * 2;
       line.a = p.a.at(0, at_row, token, 0);
       line.b = p.b.at(0, at_row, token, 0);
       if (records()) {
         line.ring_k = p.ring_k.at(0, slot, 0, 0);
-        line.ring_v = p.ring_v.at(0, slot, 0, 0);
+        line.ring_v = p.ring_v.at(0, slot, 0, 0) + v0 * 2;
         line.ring_g = p.ring_g.at(0, slot, 0, 0);
         line.ring_beta = p.ring_beta.at(0, slot, 0, 0);
       }
@@ -214,7 +219,7 @@ class Block {
     const Line& line = shared.line(at_head.line);
     if (line.live) {
       copy_state(line, at_head.hv);
-      const std::byte* v = line.v + static_cast<int64_t>(at_head.hv) * p.v_at.head + v0 * 2;
+      const std::byte* v = line.v + static_cast<int64_t>(at_head.hv) * p.v_at.head;
       for_v_chunks(line.count, [&](int t, int byte) {
         ptx::copy_async_16(ptx::shared_address(shared.v(v_buffer, t) + byte),
                            v + static_cast<int64_t>(t) * p.v_at.token + byte);
@@ -238,7 +243,7 @@ class Block {
     const uint32_t to = ptx::shared_address(shared.state() + (warp * T::kWarpRows + first_row) * T::kRowBytes);
     const uint32_t byte = (s ^ T::swizzle(first_row)) * 16;
     const std::byte* from = line.state + static_cast<int64_t>(hv) * p.state_head +
-                            (v0 + warp * T::kWarpRows + first_row) * T::kRowBytes + s * 16;
+                            (warp * T::kWarpRows + first_row) * T::kRowBytes + s * 16;
 #pragma unroll
     for (int j = 0; j < T::kChunks; ++j) {
       const int row = j * kRowsAtOnce;  // its swizzle and that of first_row have no bit in common
@@ -265,44 +270,45 @@ class Block {
   __device__ void make_vectors(const Turn& at_head, const Turn& before, bool same_key) const {
     const Line& line = shared.line(at_head.line);
     if (line.live && first_token(at_head) < line.count) {
-      ptx::barrier_wait(shared.read(at_head.buffer), at_head.parity ^ 1);
-      if (same_key) ptx::barrier_wait(shared.made(before.buffer), before.parity);
+      ptx::barrier_wait(shared.read(buffer(at_head)), parity(at_head) ^ 1);
+      if (same_key) ptx::barrier_wait(shared.made(buffer(before)), parity(before));
       make_tokens(line, at_head, before, same_key);
     }
     __syncwarp();
-    if (lane == 0) ptx::barrier_arrive(shared.made(at_head.buffer));
+    if (lane == 0) ptx::barrier_arrive(shared.made(buffer(at_head)));
   }
 
   __device__ void make_tokens(const Line& line, const Turn& at_head, const Turn& before, bool same_key) const {
-    const int hv = at_head.hv, buffer = at_head.buffer, count = line.count;
+    const int hv = at_head.hv, to = buffer(at_head), from = buffer(before), count = line.count;
     const Gates* gates = shared.gates(at_head.line, hv - line.first_hv);
 #pragma unroll 1
     for (int t = first_token(at_head); t < count; t += warps()) {
-      float x[kGroup] = {}, decay[kGroup];
+      float x[kGroup] = {}, decay[kGroup], kq = 0;
       if (same_key) {
         if (prepares())
-          read_group(shared.vector(before.buffer, t, prepares_q() ? T::kQuery : T::kKey), prepared_group(), x);
-        if (!T::kFromRing && lane == 0) shared.kq(buffer)[t] = shared.kq(before.buffer)[t];
+          read_group(shared.vector(from, t, prepares_q() ? T::kQuery : T::kKey), prepared_group(), x);
+        if (!T::kFromRing) kq = shared.scalars(from, t).kq;
       } else {
-        normalise(line, at_head, t, x);
+        normalise(line, at_head, t, x, kq);
       }
+      if (lane == 0) shared.scalars(to, t) = {gates[t].beta, gates[t].decay, kq};
       make_decay(line, hv, t, gates, decay);
       if (!prepares()) continue;
       const int group = prepared_group();
       if (!prepares_q()) {
-        store_group(shared.vector(buffer, t, T::kKey), group, x);
+        store_group(shared.vector(to, t, T::kKey), group, x);
       } else if (T::kReuses) {
-        store_group(shared.vector(buffer, t, T::kQuery), group, x);
+        store_group(shared.vector(to, t, T::kQuery), group, x);
       }
 #pragma unroll
       for (int i = 0; i < kGroup; ++i) x[i] = S::mul(x[i], decay[i]);
-      store_group(shared.vector(buffer, t, prepares_q() ? T::kQd : T::kKd), group, x);
-      if (T::kKda && !prepares_q()) store_group(shared.vector(buffer, t, T::kDecay), group, decay);
+      store_group(shared.vector(to, t, prepares_q() ? T::kQd : T::kKd), group, x);
+      if (T::kKda && !prepares_q()) store_group(shared.vector(to, t, T::kDecay), group, decay);
     }
   }
 
   /// This lane's group of k or q, after l2norm and scale; k.q; the ring's k.
-  __device__ void normalise(const Line& line, const Turn& at_head, int t, float (&x)[kGroup]) const {
+  __device__ void normalise(const Line& line, const Turn& at_head, int t, float (&x)[kGroup], float& kq) const {
     uint4 raw = {};
     if (prepares()) {
       raw = t == first_token(at_head)
@@ -310,7 +316,7 @@ class Block {
                 : *reinterpret_cast<const uint4*>(prepared_source(line, at_head.key, t));
     }
     widen_8(act_dtype(), raw, x);
-    if (records() && blockIdx.y == 0 && prepares() && !prepares_q() && at_head.nth == 0) {
+    if (records() && blockIdx.y == 0 && prepares() && !prepares_q() && first_of_key(at_head)) {
       *reinterpret_cast<uint4*>(at(line.ring_k, p.ring_k_at, t, at_head.key) + prepared_group() * kGroup * 2) = raw;
     }
     if (p.qk_l2norm) {
@@ -325,8 +331,7 @@ class Block {
         x[i] = S::mul(x[i], scale);
         other[i] = __shfl_xor_sync(kAllLanes, x[i], 16);
       }
-      const float kq = tree_16(group_sum(x, other, kGroup));
-      if (lane == 0) shared.kq(at_head.buffer)[t] = kq;
+      kq = tree_16(group_sum(x, other, kGroup));
     }
   }
 
@@ -415,28 +420,31 @@ class Block {
   __device__ void store_state(const State& s, std::byte* slot, int hv) const {
     constexpr int pitch = T::kRowBytes;
     std::byte* rows =
-        slot + static_cast<int64_t>(hv) * p.state_head + (v0 + warp * T::kWarpRows + side * T::kRows) * pitch;
+        slot + static_cast<int64_t>(hv) * p.state_head + (warp * T::kWarpRows + side * T::kRows) * pitch;
+    // A sector of 32 bytes that is written in two instructions costs the memory twice. So neighbours c and c^1, which
+    // have half of each, write the same row at a time.
+    const int c = ptx::opaque(this->c), twist = twist_of(c & ~1);
+    constexpr int kFlip = T::kFromRing ? 0 : 1;  // the neighbour has the same row in register r ^ kFlip
+    const bool odd = c & 1;
     if constexpr (T::kStateBytes == 2) {
       with_16_bit(p.state.dtype, [&](DType dtype) {
 #pragma unroll
         for (int r = 0; r < T::kRows; ++r) {
 #pragma unroll
           for (int g = 0; g < 2; ++g) {
-            *reinterpret_cast<uint4*>(rows + (r ^ twist_of(c)) * pitch + (g * T::kLanes + c) * kGroup * 2) =
-                narrow_8(dtype, s[r][g]);
+            const uint4 mine = narrow_8(dtype, s[r][g]), flipped = narrow_8(dtype, s[r ^ kFlip][g]);
+            *reinterpret_cast<uint4*>(rows + (r ^ twist) * pitch + (g * T::kLanes + c) * kGroup * 2) =
+                odd ? flipped : mine;
           }
         }
       });
     } else {
-      // A group is one 32-byte sector, and a sector written in two instructions costs the memory twice. So neighbours c
-      // and c^1 trade halves: first both write the even lane's group, then both the odd lane's.
-      const int c = ptx::opaque(this->c);
-      const bool odd = c & 1;
-      constexpr int kFlip = T::kFromRing ? 0 : 1;  // the neighbour has the same row in register r ^ kFlip
+      // A group is one sector, in one lane, as two pieces of 16 bytes: the neighbours trade halves, write the even lane's
+      // group, then the odd lane's.
       std::byte* at = rows + ((c & ~1) * kGroup + (odd ? 4 : 0)) * 4;
 #pragma unroll
       for (int r = 0; r < T::kRows; ++r) {
-        std::byte* row = at + (r ^ twist_of(c & ~1)) * pitch;
+        std::byte* row = at + (r ^ twist) * pitch;
 #pragma unroll
         for (int g = 0; g < 2; ++g) {
           float first[4], second[4];
@@ -491,64 +499,69 @@ class Block {
 
   __device__ __forceinline__ void compute(const Turn& now, int v_buffer, bool more) const {
     const Line& line = shared.line(now.line);
-    const int hv = now.hv, buffer = now.buffer;
     State s;
     ptx::wait_copies<1>();  // all but the inputs just asked for
     __syncwarp();
     if (line.live) load_state(s);
     __syncwarp();
     if (more) fetch_tile(after(now), v_buffer ^ 1);
-    ptx::barrier_wait(shared.made(buffer), now.parity);
+    ptx::barrier_wait(shared.made(buffer(now)), parity(now));
     if (line.live) {
       compute_tokens(s, line, now, v_buffer);
     } else if constexpr (!T::kFromRing) {
-      zero_outputs(line, hv);
+      zero_outputs(line, now.hv);
     }
     __syncwarp();
-    if (lane == 0) ptx::barrier_arrive(shared.read(buffer));
+    if (lane == 0) ptx::barrier_arrive(shared.read(buffer(now)));
   }
 
   __device__ __forceinline__ void compute_tokens(State& s, const Line& line, const Turn& now, int v_buffer) const {
-    const int hv = now.hv, buffer = now.buffer;
+    const int hv = now.hv;
     if (records()) {
-      std::byte* ring = line.ring_v + static_cast<int64_t>(hv) * p.ring_v_at.head + v0 * 2;
+      std::byte* ring = line.ring_v + static_cast<int64_t>(hv) * p.ring_v_at.head;
       for_v_chunks(line.count, [&](int t, int byte) {  // what this lane has copied itself
         *reinterpret_cast<uint4*>(ring + static_cast<int64_t>(t) * p.ring_v_at.token + byte) =
             *reinterpret_cast<const uint4*>(shared.v(v_buffer, t) + byte);
       });
     }
-    if (T::kStateBytes == 2 && p.rounding == StateRounding::per_token) {
-      run_tokens<true>(s, line, now, v_buffer);
-    } else {
-      run_tokens<false>(s, line, now, v_buffer);
-    }
-    if (T::kFromRing || p.write_state) store_state(s, line.target, hv);
+    const bool round = T::kStateBytes == 2 && p.rounding == StateRounding::per_token;
+    int t = 0;
+#pragma unroll 1
+    do {
+      const bool tracked = T::kFromRing && t <= line.track_step;  // stop for the snapshot
+      const int stop = tracked ? line.track_step + 1 : line.count;
+      if (round) {
+        run_tokens<true>(s, line, now, v_buffer, t, stop);
+      } else {
+        run_tokens<false>(s, line, now, v_buffer, t, stop);
+      }
+      if (T::kFromRing || p.write_state) store_state(s, tracked ? line.track : line.target, hv);
+      t = tracked ? stop : -1;
+    } while (t >= 0);
   }
 
   template <bool round>
-  __device__ __forceinline__ void run_tokens(State& s, const Line& line, const Turn& now, int v_buffer) const {
-    const int hv = now.hv, count = line.count;
+  __device__ __forceinline__ void run_tokens(State& s, const Line& line, const Turn& now, int v_buffer, int first,
+                                             int stop) const {
+    const int hv = now.hv;
     const int row = warp * T::kWarpRows + side * T::kRows + twist_of(c);  // whose sums end in this lane
     const bool upper = !T::kFromRing && c >= T::kLanes / 2;               // ends with the q dot
     std::byte* out = nullptr;
-    if constexpr (!T::kFromRing) out = at(line.out, p.out_at, 0, hv) + (v0 + row) * (p.out.dtype == DType::f32 ? 4 : 2);
-    const std::byte* v_at = shared.v(v_buffer, 0) + row * 2;
-    const Gates* gates = shared.gates(now.line, hv - line.first_hv);
-    const float* kq = shared.kq(now.buffer);
-    const float* vectors = shared.vector(now.buffer, 0, 0) + at_half<T>(c, 0);
-    const float *own = vectors + (upper ? T::kQd : T::kKd) * T::K, *other = vectors + (upper ? T::kKd : T::kQd) * T::K;
-    const Gates* end = gates + count;
+    if constexpr (!T::kFromRing) out = at(line.out, p.out_at, 0, hv) + row * (p.out.dtype == DType::f32 ? 4 : 2);
+    const std::byte* v_at = shared.v(v_buffer, first) + row * 2;
+    const float* vectors = shared.vector(buffer(now), first, 0) + at_half<T>(c, 0);
+    const int own = (upper ? T::kQd : T::kKd) * T::K, other = (upper ? T::kKd : T::kQd) * T::K;
 #pragma unroll 1
-    for (; gates != end; ++gates) {
-      const Gates token = *gates;
+    for (int t = first; t < stop; ++t) {
+      const Scalars token = shared.scalars(buffer(now), t);
       const float v = widen_2(act_dtype(), peek<uint16_t>(v_at, 0)).x;
       float u, x[T::kRows];
-      dot(s, own, x);
+      dot(s, vectors + own, x);
       if constexpr (T::kFromRing) {
         u = arith::correction<S>(token.beta, v, reduce<T::kRows, T::kLanes / 2>(x));
       } else {
         float y[T::kRows];
-        dot(s, other, y);
+        dot(s, vectors + other, y);
 #pragma unroll
         for (int r = 0; r < T::kRows; ++r) {
           x[r] = S::add(x[r], __shfl_xor_sync(kAllLanes, y[r], T::kLanes / 2 * T::kSide));
@@ -557,11 +570,9 @@ class Block {
         const float mine = arith::correction<S>(token.beta, v, sum);
         const float theirs = __shfl_xor_sync(kAllLanes, mine, T::kLanes / 2 * T::kSide);
         u = upper ? theirs : mine;
-        if (upper) store_one(p.out.dtype, out, 0, arith::output<S>(u, *kq, sum));
-        if (gates + 1 == end && !p.write_state) break;  // nobody will see the last update
+        if (upper) store_one(p.out.dtype, out, 0, arith::output<S>(u, token.kq, sum));
+        if (t + 1 == stop && !p.write_state) break;  // nobody will see the last update
         out += p.out_at.token;
-        other += T::kVectors * T::K;
-        ++kq;
       }
       update(s, vectors, token.decay, u);
       if constexpr (round) {
@@ -570,13 +581,8 @@ class Block {
           for (int i = 0; i < T::kRows * 2; ++i) widen_8(dtype, narrow_8(dtype, s[i / 2][i % 2]), s[i / 2][i % 2]);
         });
       }
-      if constexpr (T::kFromRing) {
-        if (count - static_cast<int>(end - gates) == line.track_step) [[unlikely]]
-          store_state(s, line.track, hv);
-      }
       v_at += shared.threads;
-      own += T::kVectors * T::K;
-      vectors += T::kVectors * T::K;
+      vectors += T::kTokenFloats;
     }
   }
 
@@ -605,7 +611,7 @@ class Block {
   __device__ void zero_outputs(const Line& line, int hv) const {
     const int rows = blockDim.x / 2;
     for (int i = threadIdx.x; i < line.count * rows; i += blockDim.x) {
-      store_one(p.out.dtype, at(line.out, p.out_at, i / rows, hv), v0 + i % rows, 0.0f);
+      store_one(p.out.dtype, at(line.out, p.out_at, i / rows, hv), i % rows, 0.0f);
     }
   }
 

@@ -42,7 +42,8 @@ struct Traits {
   // Token vectors. A GDN window keeps q for the other value heads of the key head (a KDA model has one for each).
   static constexpr int kKd = 0, kKey = 1, kQd = 2, kQuery = 3, kDecay = FromRing ? 2 : 3;
   static constexpr int kVectors = FromRing ? (Kda ? 3 : 2) : 4;
-  static constexpr bool kReuses = !Kda;  // k (and q) of the value head before
+  static constexpr int kTokenFloats = kVectors * K + 4;  // and a Scalars
+  static constexpr bool kReuses = !Kda;                  // k (and q) of the value head before
 
   /// The warp's 16 rows lie in shared memory as in the pool, but the 16-byte chunks of each 128 bytes are permuted by
   /// exclusive or with this, so that lanes of one row group and of all sides read without bank conflicts. (Both halves
@@ -59,7 +60,12 @@ struct alignas(8) Gates {
   float beta, decay;
 };
 
-/// A row of a layer: its arrays' addresses at head 0, token 0. Not `live`: nothing to do but zero outputs.
+/// What follows the vectors of a token of a head.
+struct alignas(16) Scalars {
+  float beta, decay, kq;
+};
+
+/// A row of a layer: its arrays' addresses at head 0, token 0; those with rows of V at the block's first. Not `live`: nothing to do but zero outputs.
 struct alignas(16) Line {
   const std::byte *q, *k, *v, *a, *b;
   std::byte *out, *ring_k, *ring_v, *ring_g, *ring_beta;
@@ -77,7 +83,10 @@ struct Shared {
   __device__ std::byte* state() const { return base; }
   __device__ float* vector(int buffer, int t, int which) const {
     float* vectors = reinterpret_cast<float*>(base + threads * T::kChunks * 16);
-    return vectors + ((buffer * window + t) * T::kVectors + which) * T::K;
+    return vectors + (buffer * window + t) * T::kTokenFloats + which * T::K;
+  }
+  __device__ Scalars& scalars(int buffer, int t) const {
+    return *reinterpret_cast<Scalars*>(vector(buffer, t, T::kVectors));
   }
   /// The block's rows of v of a token: two bytes each, `threads` bytes. A warp copies and reads only its own 32 bytes.
   __device__ std::byte* v(int buffer, int t) const {
@@ -92,7 +101,6 @@ struct Shared {
   __device__ Gates* gates(int buffer, int head) const {
     return reinterpret_cast<Gates*>(barriers() + 2 * buffers) + (buffer * heads + head) * window;
   }
-  __device__ float* kq(int buffer) const { return reinterpret_cast<float*>(gates(kLineBuffers, 0)) + buffer * window; }
 
  private:
   __device__ uint64_t* barriers() const { return reinterpret_cast<uint64_t*>(&line(kLineBuffers)); }
