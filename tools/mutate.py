@@ -27,6 +27,7 @@ REFERENCE = "src/ref/reference.cc"
 PREPARE = "src/cpu/prepare-inl.h"
 RECURRENCE = "src/cpu/recurrence-inl.h"
 JUDGE = "src/core/judge.h"
+HISTORY = "src/core/history.h"
 
 
 @dataclass
@@ -53,44 +54,46 @@ FAULTS = [
     Fault("beta rounded to bf16", "C3 ACC",
           reference=(Edit(REFERENCE, "token->beta = arith::sigmoid<S>(load(p.b.dtype, p.b.at(0, row, t, at.hv), 0));",
                           "token->beta = arith::round_bf16<S>(arith::sigmoid<S>(load(p.b.dtype, p.b.at(0, row, t, at.hv), 0)));"),),
-          highway=(Edit(PREPARE, "hn::Store(sigmoid<Vector>(hn::Load(d, b + t)), d, tokens->beta + t);",
-                        "hn::Store(round_bf16<Vector>(sigmoid<Vector>(hn::Load(d, b + t))), d, tokens->beta + t);"),)),
+          highway=(Edit(PREPARE, "hn::Store(sigmoid<Vector>(hn::Load(d, b + t)), d, beta + t);",
+                        "hn::Store(round_bf16<Vector>(sigmoid<Vector>(hn::Load(d, b + t))), d, beta + t);"),)),
     Fault("decay applied after the dot", "ACC",
           reference=(Edit(REFERENCE, "token.kd[k] = S::mul(token.k[k], token.decay[k]);", "token.kd[k] = token.k[k];"),),
           highway=(Edit(PREPARE, "hn::Store(hn::Mul(hn::Load(d, k + i), x), d, kd + i);", "hn::Store(hn::Load(d, k + i), d, kd + i);"),)),
     Fault("one token too few accepted", "C4",
           reference=(Edit(REFERENCE, "  const int64_t tokens = p.tokens(row);",
                           "  const int64_t tokens = p.tokens(row) - (p.num_accepted && p.tokens(row) > 0 ? 1 : 0);"),),
-          highway=(Edit(RECURRENCE, "  const int64_t count = p.tokens(task.row);",
-                        "  const int64_t count = p.tokens(task.row) - (p.num_accepted && p.tokens(task.row) > 0 ? 1 : 0);"),)),
+          highway=(Edit(RECURRENCE, "count = history + p.tokens(task.row);",
+                        "count = history + p.tokens(task.row) - (p.num_accepted && p.tokens(task.row) > 0 ? 1 : 0);"),)),
     Fault("one token too few accepted in the conv window", "C4",
           shared=(Edit("src/core/conv_window.cc", "advance(p, layer, slot, dst, p.num_accepted[row], c0, c1, input);",
                        "advance(p, layer, slot, dst, p.num_accepted[row] > 0 ? p.num_accepted[row] - 1 : 0, c0, c1, input);"),)),
     Fault("a missing track store", "C4",
           reference=(Edit(REFERENCE, "if (track >= 0 && p.track_steps[row] == t) {", "if (track >= 0 && p.track_steps[row] == t && t > 0) {"),),
-          highway=(Edit(RECURRENCE, "if (t - 1 == block.track_step) keep(block.track);", ""),)),
+          highway=(Edit(RECURRENCE, "if (i == block.track_step) keep(block.track);",
+                        "if (i == block.track_step && i > 0) keep(block.track);"),)),
     Fault("a missing track store in the conv window", "C4",
           shared=(Edit("src/core/conv_window.cc",
                        "if (const int64_t target = p.track_slot(row); target >= 0) {",
                        "if (const int64_t target = p.track_slot(row); target >= 0 && false) {"),)),
     Fault("one stale ring row", "C3 C4",
-          reference=(Edit(REFERENCE, "  if (!p.ring_k) return;\n", "  if (!p.ring_k || at.t == 1) return;\n"),),
-          highway=(Edit(PREPARE, "if (p.ring_k && !p.from_ring) Record(", "if (p.ring_k && !p.from_ring && t != 1) Record("),)),
+          reference=(Edit(REFERENCE, "  if (!p.records()) return;\n", "  if (!p.records() || at.t == 1) return;\n"),),
+          highway=(Edit(PREPARE, "if (p.records() && !in_ring) Record(",
+                        "if (p.records() && !in_ring && t - task.replay.rows != 1) Record("),)),
     Fault("a stale v in one ring row", "C3 C4",
-          reference=(Edit(REFERENCE, "  std::memcpy(p.ring_v.at(0, at.slot, at.t, at.hv),",
-                          "  if (at.t != 2) std::memcpy(p.ring_v.at(0, at.slot, at.t, at.hv),"),),
-          highway=(Edit(PREPARE, "  std::memcpy(p.ring_v.at(0, task.slot, t, task.hv) +",
-                        "  if (t != 2) std::memcpy(p.ring_v.at(0, task.slot, t, task.hv) +"),)),
+          reference=(Edit(REFERENCE, "  std::memcpy(p.ring_v.at(0, at.slot, at.ring_row, at.hv),",
+                          "  if (at.t != 2) std::memcpy(p.ring_v.at(0, at.slot, at.ring_row, at.hv),"),),
+          highway=(Edit(PREPARE, "  std::memcpy(p.ring_v.at(0, task.slot, to, task.hv) +",
+                        "  if (t - task.replay.rows != 2) std::memcpy(p.ring_v.at(0, task.slot, to, task.hv) +"),)),
     Fault("k normalised before recording", "C3",
           reference=(Edit(REFERENCE,
-                          "    std::memcpy(p.ring_k.at(0, at.slot, at.t, at.h), p.k.at(0, row, t, at.h), p.K * size_of(p.k.dtype));",
+                          "    std::memcpy(p.ring_k.at(0, at.slot, at.ring_row, at.h), p.k.at(0, row, t, at.h), p.K * size_of(p.k.dtype));",
                           "    const float length = arith::l2_divisor<S>(arith::dot(token->k, token->k, p.K));\n"
                           "    for (int k = 0; k < p.K; ++k) {\n"
-                          "      store(p.k.dtype, p.ring_k.at(0, at.slot, at.t, at.h), k, token->k[k] / length);\n"
+                          "      store(p.k.dtype, p.ring_k.at(0, at.slot, at.ring_row, at.h), k, token->k[k] / length);\n"
                           "    }"),),
           highway=(Edit(PREPARE, "  const float *k = tokens->k(t), *q = tokens->q(t);\n  float *decay",
-                        "  if (p.ring_k && !p.from_ring) {\n"
-                        "    StoreRow(p.k.dtype, tokens->k(t), K, p.ring_k.at(0, task.slot, t, task.h));\n"
+                        "  if (p.records() && !in_ring) {\n"
+                        "    StoreRow(p.k.dtype, tokens->k(t), K, p.ring_k.at(0, task.slot, task.replay.ring_row(t), task.h));\n"
                         "  }\n"
                         "  const float *k = tokens->k(t), *q = tokens->q(t);\n  float *decay"),)),
     Fault("one more accepted than the window holds", "C12",
@@ -100,10 +103,10 @@ FAULTS = [
     Fault("a released slot passes for a live one", "C13",
           shared=(Edit(JUDGE, "p.generations && (!acquired ||", "p.generations && (false ||"),)),
     Fault("a swapped head map", "ACC",
-          reference=(Edit(REFERENCE, "take(p, {layer, row, slot, t, hv / (p.HV / p.H), hv})",
-                          "take(p, {layer, row, slot, t, hv % p.H, hv})"),),
-          highway=(Edit(RECURRENCE, "RunHead(p, {layer, row, slot, hv / (p.HV / p.H), hv, v0, v1}",
-                        "RunHead(p, {layer, row, slot, hv % p.H, hv, v0, v1}"),)),
+          reference=(Edit(REFERENCE, "take(p, {layer, row, slot, t, ring_row, hv / (p.HV / p.H), hv,",
+                          "take(p, {layer, row, slot, t, ring_row, hv % p.H, hv,"),),
+          highway=(Edit(RECURRENCE, "RunHead(p, {layer, row, slot, hv / (p.HV / p.H), hv, v0, v1, replay}",
+                        "RunHead(p, {layer, row, slot, hv % p.H, hv, v0, v1, replay}"),)),
     Fault("an fma of the state update split in two", "Fingerprints",
           shared=(Edit(ARITH, "return O::fma(u, k, O::mul(s, decay));", "return O::add(O::mul(u, k), O::mul(s, decay));"),)),
     Fault("an fma of the canonical sum split in two", "Fingerprints",

@@ -13,6 +13,8 @@ struct DecodeArgs {
   TensorView state;         ///< [slots,HV,V,K] f32, bf16 or f16; read and written
   TensorView out;           ///< like v, written; dtype of v, or f32
   TensorView pending = {};  ///< optional; i32 [slots]; a pending window of a row's slot is dropped (set to kNoWindow)
+  Ring ring = {};           ///< with a history: where it lies; only read
+  History history = {};     ///< fold policies other than on_commit: folded before the tokens, and emptied
   TensorView row_status = {};  ///< optional; i32 [B], written; see VerifyArgs
   Numerics numerics = Numerics::exact;
   StateRounding state_rounding = StateRounding::per_commit;

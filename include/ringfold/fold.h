@@ -20,14 +20,15 @@ struct FoldArgs {
   TensorView track_steps = {};           ///< with track_slots; i32 [B]; ring row t after which the snapshot is taken
                                          ///< (0: after the first token); negative: none. Must be < num_accepted
   TensorView pending = {};               ///< optional; i32 [slots] or [layers,slots]; rows done are set to kNoWindow
+  History history = {};                  ///< fold policies other than on_commit: folded before the window, and emptied
   TensorView row_status = {};            ///< optional; i32 [B], written; see VerifyArgs
   StateRounding state_rounding = StateRounding::per_commit;
   std::string_view impl = {};
   void* stream = nullptr;  ///< cudaStream_t of calls on CUDA tensors; null: the default stream
 };
 
-/// Bit for bit the state after num_accepted tokens of the recurrence. num_accepted = 0 leaves the state untouched (and
-/// consumes the window). A row that is refused is refused for all layers, and nothing of it changes.
+/// Bit for bit the state after num_accepted tokens of the recurrence. num_accepted = 0 leaves the state untouched, a
+/// history apart (and consumes the window). A row that is refused is refused for all layers, and nothing of it changes.
 ///
 /// Row errors: slot_out_of_range, duplicate_slot (CPU only; also a track slot that another row writes),
 /// accept_out_of_range, no_pending_window, slot_not_acquired, track_out_of_range.

@@ -33,4 +33,18 @@ struct Ring {
   bool empty() const { return k.empty(); }
 };
 
+/// What the fold policies on_next_verify and lazy keep for each slot: the history, that is, accepted rows that lie in
+/// the ring and not yet in the checkpoint. Row i of it is ring row (base + i) mod rows, and row t of the pending window
+/// is ring row (base + live + t) mod rows. All views or none; Pool fills it in. The calls that take it need `ring` and
+/// `pending` beside it.
+struct History {
+  TensorView base = {};  ///< i32 [layers?,slots]: ring row where the history begins, 0 .. rows-1
+  TensorView live = {};  ///< i32 [layers?,slots]: its length
+  TensorView cuts = {};  ///< i32 [layers?,slots]: bit i: a commit ended with ring row i (where per_commit rounds)
+  FoldPolicy policy = FoldPolicy::on_commit;  ///< on_commit: no views
+  int64_t max_window = 0;  ///< largest window, 1 .. rows-1; verify refuses longer ones. Not needed by decode and fold
+
+  bool empty() const { return base.empty(); }
+};
+
 }  // namespace ringfold

@@ -21,12 +21,13 @@ struct PoolConfig {
   MixerKind kind = MixerKind::gdn;
   DType state_dtype = DType::f32;
   DType act_dtype = DType::f32;  ///< dtype of ring k and v, conv windows and conv inputs
-  int64_t ring_rows = 0;         ///< largest window (drafts + 1), 1 .. kMaxWindow
+  int64_t ring_rows = 0;         ///< 1 .. kMaxWindow; on_commit: the largest window (drafts + 1), else more than that
+  int64_t max_window = 0;        ///< largest window; 0: ring_rows with on_commit, half of them with other fold policies
   int64_t conv_channels = 0;     ///< C of the short conv; 0: the layers have none
   int64_t conv_width = 4;        ///< W, 2 .. 4
   bool qk_l2norm = true;
   StateRounding state_rounding = StateRounding::per_commit;
-  FoldPolicy fold_policy = FoldPolicy::on_commit;
+  FoldPolicy fold_policy = FoldPolicy::on_commit;  ///< others: on the CPU alone
   /// Where the slots live. cuda: in memory of the device that is current when the pool is created, which has to be
   /// current in every later call too.
   Device device = Device::cpu;
@@ -45,7 +46,7 @@ struct PoolBytes {
   size_t state = 0;    ///< checkpoints of all layers and slots
   size_t ring = 0;     ///< k, v, g, beta rows
   size_t conv = 0;     ///< conv windows and recorded conv inputs
-  size_t cursors = 0;  ///< pending lengths, generations, the list of free slots
+  size_t cursors = 0;  ///< pending lengths, histories, generations, the list of free slots
   size_t scratch = 0;  ///< one slot's worth and three int32 per slot, for cyclic copies
   size_t total() const { return state + ring + conv + cursors + scratch; }
   bool operator==(const PoolBytes&) const = default;
@@ -64,7 +65,7 @@ Status pool_bytes(const PoolConfig& config, PoolBytes* bytes);
 /// `internal` with the device's error; the bookkeeping is as before the call then.
 class Pool {
  public:
-  /// Errors: invalid_argument, unsupported (a fold policy that is not built; a device that is not there),
+  /// Errors: invalid_argument, unsupported (a fold policy that the device has not; a device that is not there),
   /// out_of_memory.
   static Status create(const PoolConfig& config, std::unique_ptr<Pool>* pool);
   ~Pool();
@@ -78,6 +79,10 @@ class Pool {
   /// The stream (cudaStream_t) of all calls that move or read slots; null, as at first: the default stream. The caller
   /// orders it with the streams of compute calls on the pool, and with the stream set before. A CPU pool ignores it.
   void set_stream(void* stream);
+
+  /// Folds the history of these slots into their checkpoints, in all layers: then `state()` holds the logical states. A
+  /// pending window goes on waiting. With fold policy on_commit there is nothing to do. No slot twice is asked for.
+  Status settle(std::span<const Slot> slots);
 
   /// Takes a free slot: state, conv window, ring and cursors are zero, nothing is pending.
   /// Error out_of_memory when none is free; the pool is unchanged then.
@@ -98,40 +103,43 @@ class Pool {
   /// All or none.
   Status reset(std::span<const Slot> slots);
 
-  /// Copies state, conv window, ring and pending window from src[i] to dst[i], all at once: every source is read as it
-  /// was before the call, so chains (1->2, 2->3) and cycles (1->2, 2->1) do what they say. No dst twice.
+  /// Copies state, conv window, ring, pending window and history from src[i] to dst[i], all at once: every source is
+  /// read as it was before the call, so chains (1->2, 2->3) and cycles (1->2, 2->1) do what they say. No dst twice.
   Status copy(std::span<const Slot> src, std::span<const Slot> dst);
 
   /// Writes the logical state of `src` after `n` rows of its pending window to `dst` (state and conv window; nothing
-  /// pending there). `src` is not disturbed. n = 0 is the checkpoint itself. On a CUDA pool n > 0 is compared with the
-  /// window on the host, so the call waits for the stream, then launches.
+  /// pending there, and no history). `src` is not disturbed. n = 0 is the state without the window. On a CUDA pool n >
+  /// 0 is compared with the window on the host, so the call waits for the stream, then launches.
   Status materialise(Slot src, int32_t n, Slot dst);
 
-  /// A slot as bytes: state, conv window, pending rows and cursors, with a header that describes them.
+  /// A slot as bytes: state, conv window, rows of history and window, and cursors, with a header that describes them.
   /// For off-load, pre-emption and hand-over between machines (little-endian), and between CPU and CUDA pools: the
   /// bytes do not depend on the device. `bytes` is host memory.
   size_t export_size() const;
   Status export_slot(Slot slot, std::span<std::byte> bytes) const;
   /// The opposite, into an acquired slot of this or another pool of equal shape and dtypes. Everything in `bytes` is
-  /// checked before the first byte of the pool changes. Pending rows come along, so a commit may follow.
+  /// checked before the first byte of the pool changes. History and pending rows come along, so a commit may follow.
   Status import_slot(std::span<const std::byte> bytes, Slot slot);
 
-  /// Views for the compute calls. With a layer: [slots,...]; without: [layers,slots,...].
+  /// Views for the compute calls. With a layer: [slots,...]; without: [layers,slots,...]. With a fold policy other than
+  /// on_commit `state` holds checkpoints: accepted rows of the history are missing in it (settle, materialise).
   TensorView state() const;
   TensorView state(int64_t layer) const;
   Ring ring() const;
   Ring ring(int64_t layer) const;
   TensorView pending() const;  ///< i32 [layers,slots]
   TensorView pending(int64_t layer) const;
+  History history() const;  ///< views i32 [layers,slots]; none with on_commit
+  History history(int64_t layer) const;
   TensorView conv_state() const;  ///< [layers,slots,C,W-1]
   TensorView conv_state(int64_t layer) const;
-  TensorView conv_ring() const;  ///< [layers,slots,rows,C]
+  TensorView conv_ring() const;  ///< [layers,slots,max_window,C]
   TensorView conv_ring(int64_t layer) const;
   TensorView conv_pending() const;  ///< i32 [layers,slots]
   TensorView conv_pending(int64_t layer) const;
   TensorView generations() const;  ///< i32 [slots]
 
-  /// Fills state, ring, pending (and dtypes that go with them) of a call on `layer`; the caller adds the window.
+  /// Fills state, ring, pending, history (and what goes with them) of a call on `layer`; the caller adds the window.
   void bind(int64_t layer, VerifyArgs* args) const;
   void bind(int64_t layer, DecodeArgs* args) const;
   void bind(int64_t layer, ConvArgs* args) const;

@@ -22,7 +22,8 @@ enum class Numerics : uint8_t { exact, fast };
 /// When a 16-bit state is rounded: once per fold, or after every token. With an fp32 pool both are the same.
 enum class StateRounding : uint8_t { per_commit, per_token };
 
-/// When accepted rows are folded into the checkpoint. Only `on_commit` is built; the others are refused.
+/// When accepted rows are folded into the checkpoint (docs/ring.md): by commit, by the next verify, or when the ring
+/// has no room for more. It decides when and how often the state is written, never what is written.
 enum class FoldPolicy : uint8_t { on_commit, on_next_verify, lazy };
 
 /// The operations that implementations provide.
@@ -57,5 +58,8 @@ inline constexpr int kMaxConvWidth = 4;
 /// recorded there and no commit has consumed, or one of these.
 inline constexpr int32_t kNoWindow = -1;     ///< nothing recorded since the last commit
 inline constexpr int32_t kNotAcquired = -2;  ///< the slot is free; verify, decode and commit refuse it
+/// Added to a length where the history (accepted rows that the checkpoint lacks, fold policies other than on_commit)
+/// was folded by the verify that recorded the window, or by one whose window it replaced.
+inline constexpr int32_t kFolded = 0x100;
 
 }  // namespace ringfold

@@ -1,4 +1,4 @@
-// verify: the outputs of a window of draft tokens, with the state left as it was.
+// verify: the outputs of a window of draft tokens, with the logical state left as it was.
 #pragma once
 
 #include <string_view>
@@ -26,13 +26,14 @@ struct Window {
 struct VerifyArgs {
   Mixer mixer;
   Window window;
-  TensorView state = {};  ///< [slots,HV,V,K] f32, bf16 or f16; only read
+  TensorView state = {};  ///< [slots,HV,V,K] f32, bf16 or f16; only read, but where a history is folded
   TensorView out;         ///< like v, written; dtype of v, or f32. Null and refused rows get zeros
                           ///< (not where bad_window_bounds says that their tokens are unknown)
-  Ring ring = {};         ///< optional; rows 0 .. T-1 of each row's slot are written
+  Ring ring = {};         ///< optional; rows 0 .. T-1 of each row's slot are written (with a history: those behind it)
   TensorView snapshots =
       {};                   ///< optional; state dtype [B,T,HV,V,K] or [tokens,HV,V,K]; state after each token, written
   TensorView pending = {};  ///< optional; i32 [slots]; with a ring: set to the window's length for each row done
+  History history = {};     ///< fold policies other than on_commit; its cursors are only read
   /// Optional; i32 [B], written (RowStatus). Without it, on the CPU, a refused row fails the whole call, and then
   /// nothing is written. On CUDA the kernels judge the rows: a refused row is passed over, the others are done.
   TensorView row_status = {};
@@ -44,6 +45,10 @@ struct VerifyArgs {
 
 /// Computes the outputs of every row's window from its checkpoint and records the raw inputs in the ring.
 /// No byte of `state` changes. A window that was recorded before and not committed is replaced whole.
+///
+/// With a history its rows are replayed first. Where they are due (on_next_verify: always; lazy: where the ring might
+/// not take what the next two windows bring) the checkpoint takes the state after them, and `pending` says so
+/// (kFolded).
 ///
 /// Errors: invalid_argument (a shape, dtype, stride or value contradicts the above), unsupported (nothing in this build
 /// or on this machine serves it: `fast` numerics but on CUDA, CUDA tensors without a GPU; the message names every

@@ -2,7 +2,7 @@
 // kernel judges where it runs, since nobody may read a device's values on the host.
 #pragma once
 
-#include "core/params.h"
+#include "core/history.h"
 
 namespace ringfold::detail {
 
@@ -23,6 +23,9 @@ RF_HD RowStatus judge_window(const Rows& p, int64_t row) {
   const int64_t slot = p.slot_ids[row];
   if (const RowStatus s = judge_slot(slot, p.slots); s != RowStatus::done) return s;
   if (p.pending && p.pending.at(0, slot) == kNotAcquired) return RowStatus::slot_not_acquired;
+  // A window goes behind the history, so that no row is read and written by one call.
+  const bool records = p.move == CursorMove::record;
+  if (p.history && !history_fits(p, 0, slot, records ? p.asked_tokens(row) : 0)) return RowStatus::window_too_long;
   return length;
 }
 
@@ -34,7 +37,7 @@ RF_HD int32_t shortest_window(const Rows& p, int64_t slot, const LayerOf& layer_
                               int64_t step = 1) {
   int32_t shortest = INT32_MAX;
   const auto look = [&](const Cursors& cursors, int64_t layer) {
-    if (cursors && cursors.at(layer, slot) < shortest) shortest = cursors.at(layer, slot);
+    if (cursors && window_length(cursors.at(layer, slot)) < shortest) shortest = window_length(cursors.at(layer, slot));
   };
   for (int64_t i = first; i < p.layers; i += step) {
     look(p.pending, layer_of(i));
@@ -51,7 +54,10 @@ RF_HD RowStatus judge_accepted(const Rows& p, int64_t row, int32_t window, int32
     return RowStatus::stale_generation;
   }
   if (!acquired) return RowStatus::slot_not_acquired;
-  if (window < 0) return RowStatus::no_pending_window;
+  if (window < 0) {
+    if (p.needs_window) return RowStatus::no_pending_window;
+    window = 0;
+  }
   const int64_t accepted = p.num_accepted[row];
   if (accepted < 0 || accepted > p.longest || accepted > window) return RowStatus::accept_out_of_range;
   const int64_t target = p.track_slot(row);

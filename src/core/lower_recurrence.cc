@@ -145,6 +145,45 @@ int64_t alignment(std::initializer_list<Array> arrays, int64_t v_stride = 0) {
   return all & -all;
 }
 
+// The cursors of a history, `layered` as the state is. `ring` was checked.
+Status check_history(const History& h, const Ring& ring, const TensorView& state, const TensorView& pending) {
+  if (h.policy == FoldPolicy::on_commit) {
+    if (h.base.empty() && h.live.empty() && h.cuts.empty()) return {};
+    return invalid("history", "no cursors with fold policy on_commit", "some");
+  }
+  const bool layered = state.rank == 5;
+  const auto check = [&](const char* name, const TensorView& v) {
+    const Dim layers{"layers", state.shape[0]}, slots{"slots", state.shape[layered ? 1 : 0]};
+    RINGFOLD_RETURN_IF_ERROR(layered ? check_view(name, v, {layers, slots}, Inner::free)
+                                     : check_view(name, v, {slots}, Inner::free));
+    return check_dtype(name, v, DType::i32);
+  };
+  RINGFOLD_RETURN_IF_ERROR(check("history.base", h.base));
+  RINGFOLD_RETURN_IF_ERROR(check("history.live", h.live));
+  RINGFOLD_RETURN_IF_ERROR(check("history.cuts", h.cuts));
+  RINGFOLD_RETURN_IF_ERROR(
+      check_device({{"state", state}, {"history.base", h.base}, {"history.live", h.live}, {"history.cuts", h.cuts}}));
+  if (pending.empty()) return invalid("pending", "the cursors that go with a history", "nothing");
+  const int64_t rows = ring.k.shape[layered ? 2 : 1];
+  if (rows > kMaxWindow) return invalid("ring.k", fmt::format("at most {} rows", kMaxWindow), fmt::format("{}", rows));
+  if (h.max_window < 0 || h.max_window >= rows) {
+    return invalid("history.max_window", fmt::format("at most {}, one less than the ring has rows", rows - 1),
+                   fmt::format("{}", h.max_window));
+  }
+  return {};
+}
+
+void set_history(const History& h, const Ring& ring, RecurrenceParams* p, Desc* desc) {
+  desc->fold_policy = h.policy;
+  if (h.policy == FoldPolicy::on_commit) return;
+  p->history = {.base = cursors(h.base),
+                .live = cursors(h.live),
+                .cuts = cursors(h.cuts),
+                .policy = h.policy,
+                .ring_rows = static_cast<int>(ring.k.shape[ring.k.rank - 3]),
+                .max_window = static_cast<int>(h.max_window)};
+}
+
 // What verify and decode share.
 template <class Args>
 Status lower_window(Op op, const Args& args, RecurrenceParams* p, Desc* desc) {
@@ -276,6 +315,22 @@ Status lower(const VerifyArgs& args, RecurrenceParams* p, Desc* desc) {
     desc->input_alignment = std::min(desc->input_alignment, alignment({p->ring_k, p->ring_v}));
     p->move = CursorMove::record;
   }
+  if (args.ring.empty() && args.history.policy != FoldPolicy::on_commit) {
+    return invalid("ring.k", fmt::format("a ring, for fold policy {}", to_string(args.history.policy)), "nothing");
+  }
+  RINGFOLD_RETURN_IF_ERROR(check_history(args.history, args.ring, args.state, args.pending));
+  set_history(args.history, args.ring, p, desc);
+  if (p->history) {
+    const int64_t longest = args.history.max_window;
+    if (longest < 1) return invalid("history.max_window", "at least 1", fmt::format("{}", longest));
+    if (p->window > longest) {
+      return invalid("window.v", fmt::format("T <= {}, the history's max_window", longest),
+                     fmt::format("T = {}", p->window));
+    }
+    p->longest = std::min<int64_t>(p->longest, longest);
+    p->max_window = static_cast<int>(std::min<int64_t>(p->max_window, longest));
+    desc->window = p->max_window;
+  }
   if (!args.snapshots.empty()) {
     const TensorView& s = args.snapshots;
     const Dim HV{"HV", p->HV}, V{"V", p->V}, K{"K", p->K};
@@ -293,6 +348,15 @@ Status lower(const VerifyArgs& args, RecurrenceParams* p, Desc* desc) {
 
 Status lower(const DecodeArgs& args, RecurrenceParams* p, Desc* desc) {
   RINGFOLD_RETURN_IF_ERROR(lower_window(Op::decode, args, p, desc));
+  if (args.history.policy != FoldPolicy::on_commit) {
+    const int64_t slots = args.state.shape[0];
+    RINGFOLD_RETURN_IF_ERROR(check_ring(args.ring, {false, 1, slots, p->H, p->HV, p->K, p->V, args.mixer.kind}));
+    RINGFOLD_RETURN_IF_ERROR(check_dtype("ring.k", args.ring.k, args.window.v.dtype));
+    RINGFOLD_RETURN_IF_ERROR(check_ring_device(args.state, args.ring));
+    set_ring(args.ring, false, p);
+  }
+  RINGFOLD_RETURN_IF_ERROR(check_history(args.history, args.ring, args.state, args.pending));
+  set_history(args.history, args.ring, p, desc);
   p->write_state = true;
   p->move = CursorMove::consume;
   return {};
@@ -323,6 +387,7 @@ Status lower(const FoldArgs& args, RecurrenceParams* p, Desc* desc) {
     RINGFOLD_RETURN_IF_ERROR(check_dtype("pending", args.pending, DType::i32));
     RINGFOLD_RETURN_IF_ERROR(check_device({{"state", args.state}, {"pending", args.pending}}));
   }
+  RINGFOLD_RETURN_IF_ERROR(check_history(args.history, args.ring, args.state, args.pending));
   for (const int32_t l : args.layers) {
     if (l < 0 || l >= layers) return invalid("layers", fmt::format("0 .. {}", layers - 1), fmt::format("{}", l));
   }
@@ -361,6 +426,7 @@ Status lower(const FoldArgs& args, RecurrenceParams* p, Desc* desc) {
   desc->rows = p->rows;
   desc->window = p->max_window;
   desc->layers = p->layers;
+  set_history(args.history, args.ring, p, desc);
   if (p->max_window > kMaxWindow) {
     return invalid("ring.k", fmt::format("at most {} rows", kMaxWindow), fmt::format("{}", p->max_window));
   }

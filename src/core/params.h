@@ -48,11 +48,22 @@ struct Cursors {
   RF_HD int32_t& at(int64_t layer, int64_t slot) const { return data[layer * layer_stride + slot * slot_stride]; }
 };
 
-/// What becomes of a row's cursor when the call is done.
+/// What becomes of a row's cursors when the call is done.
 enum class CursorMove : uint8_t {
   keep,
   record,   ///< the window's length (verify)
   consume,  ///< kNoWindow (decode, fold, commit), in all layers of the call, of the track slot too
+  settle,   ///< the history is in the checkpoint, the window goes on waiting (Pool::settle)
+};
+
+/// Accepted rows that are not in the checkpoint (ringfold/mixer.h). No cursors: fold policy on_commit.
+struct HistoryParams {
+  Cursors base, live, cuts;
+  FoldPolicy policy = FoldPolicy::on_commit;
+  int ring_rows = 0;
+  int max_window = 0;  ///< 0: not known, and not needed
+
+  RF_HD explicit operator bool() const { return static_cast<bool>(base); }
 };
 
 /// The rows of a call: which slots, how many tokens each, which take part.
@@ -72,6 +83,9 @@ struct Rows {
   Ints num_accepted;                   ///< fold, conv_commit
   Ints track_slots, track_steps;       ///< fold, conv_commit; optional
   Cursors pending;                     ///< optional
+  HistoryParams history;               ///< optional; then there is `pending`
+  bool needs_window = true;            ///< accepted rows: a slot without a pending window is refused
+  bool deferred = false;               ///< fold: a row whose history has room for the accepted rows is not folded
   Cursors conv_pending;                ///< commit of a pool with conv windows only: judged together with `pending`
   Ints generations;                    ///< commit only, optional: those of the handles
   Ints current_generations;            ///< commit only: those of the slots
@@ -105,7 +119,7 @@ struct Rows {
 /// verify, snapshot verify, decode and fold are one recurrence with different sources and sinks.
 struct RecurrenceParams : Rows {
   int H = 0, HV = 0, K = 0, V = 0;
-  int max_window = 0;  ///< upper bound of every row's tokens
+  int max_window = 0;  ///< upper bound of every row's tokens, a history apart
   int threads = 0;
   int v_parts = 1;  ///< from the plan
 
@@ -121,20 +135,23 @@ struct RecurrenceParams : Rows {
   // Source: a window (q, k, v, a, b) or, for fold, the ring alone.
   bool from_ring = false;
   Array q, k, v, a, b;  ///< a: head_stride is 1 for GDN
-  // Ring: written from a window (may be absent), or read by fold.
+  // Ring: written from a window (may be absent), or read by fold. With a history it is read by all.
   Array ring_k, ring_v, ring_g, ring_beta;
 
   // Sinks.
   Array out;        ///< absent for fold
   Array snapshots;  ///< [tokens,HV,V,K] as (row, token, head); rows of V are V-strided below
   int64_t snapshot_v_stride = 0;
-  bool write_state = false;  ///< decode and fold
+  bool write_state = false;  ///< decode and fold; verify writes where a history is due (core/history.h)
 
   // The pool. Row v of head h of slot s: data + size * (layer*layer_stride + s*row_stride + h*head_stride +
   // v*v_stride).
   Array state;
   int64_t state_v_stride = 0;
   StateRounding rounding = StateRounding::per_commit;
+
+  /// Does the window go to the ring?
+  RF_HD bool records() const { return ring_k && move == CursorMove::record; }
 };
 
 struct ConvParams : Rows {

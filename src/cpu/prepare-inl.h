@@ -6,7 +6,9 @@
 #define RINGFOLD_CPU_PREPARE_INL_H_
 #endif
 
-#include "core/params.h"
+#include <algorithm>
+
+#include "core/history.h"
 #include "cpu/convert-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -20,10 +22,17 @@ struct HeadTask {
   int64_t layer, row, slot;
   int h, hv;
   int v0, v1;  ///< rows of V that are this task's part of the head
+  detail::Replay replay;
+
+  /// Step i of the row, counted from the first row of the history, is token i - replay.rows of its window.
+  bool in_history(int64_t i) const { return i < replay.rows; }
 };
 
-/// Token vectors of a window. Those that a pass reads lie together, and tokens follow one another without gaps, so that
-/// a window of T tokens touches little cache: 16*T*K bytes and 4*T*V.
+/// Most steps of a row: a ring of history, and a window.
+constexpr int kMaxSteps = 2 * kMaxWindow;
+
+/// Token vectors of a history and a window. Those that a pass reads lie together, and tokens follow one another without
+/// gaps, so that a window of T tokens touches little cache: 16*T*K bytes and 4*T*V.
 class Tokens {
  public:
   /// Forgets what was prepared before.
@@ -35,8 +44,8 @@ class Tokens {
   HWY_INLINE float* k(int64_t t) { return data_ + 4 * t * k_stride_; }  ///< normalised k
   HWY_INLINE float* decay(int64_t t) { return k(t) + k_stride_; }       ///< exp(g), one per k also for GDN
   HWY_INLINE float* kd(int64_t t) { return k(t) + 2 * k_stride_; }      ///< k * decay
-  HWY_INLINE float* qd(int64_t t) { return k(t) + 3 * k_stride_; }      ///< q * decay; not set by fold
-  HWY_INLINE float* q(int64_t t) { return q_ + t * k_stride_; }         ///< normalised, scaled q; not set by fold
+  HWY_INLINE float* qd(int64_t t) { return k(t) + 3 * k_stride_; }      ///< q * decay; not set for rows of the ring
+  HWY_INLINE float* q(int64_t t) { return q_ + t * k_stride_; }         ///< normalised, scaled q; likewise
   HWY_INLINE float* v(int64_t t) { return v_ + t * v_stride_; }         ///< v; each element gives way to the output
   /// True once for each (layer, row, key head) in a sequence of tasks: k, q and kq are shared by its value heads.
   HWY_INLINE bool TakeKey(int64_t layer, int64_t row, int h) {
@@ -45,18 +54,18 @@ class Tokens {
     return fresh;
   }
 
-  alignas(64) float beta[kMaxWindow];
-  alignas(64) float g[kMaxWindow];           ///< GDN: log decay
-  alignas(64) float head_decay[kMaxWindow];  ///< GDN: exp(g)
-  float kq[kMaxWindow];
+  alignas(64) float beta[kMaxSteps];
+  alignas(64) float g[kMaxSteps];           ///< GDN: log decay
+  alignas(64) float head_decay[kMaxSteps];  ///< GDN: exp(g)
+  float kq[kMaxSteps];
 
  private:
   int64_t k_stride_ = 0, v_stride_ = 0;
   int64_t key_layer_ = -1, key_row_ = -1;
   int key_head_ = -1;
-  alignas(64) float data_[4 * kMaxWindow * kMaxHeadDim];
-  alignas(64) float q_[kMaxWindow * kMaxHeadDim];
-  alignas(64) float v_[kMaxWindow * kMaxHeadDim];
+  alignas(64) float data_[4 * kMaxSteps * kMaxHeadDim];
+  alignas(64) float q_[kMaxSteps * kMaxHeadDim];
+  alignas(64) float v_[kMaxSteps * kMaxHeadDim];
 };
 
 // x / sqrt(sum x^2 + 1e-6), in place.
@@ -78,46 +87,59 @@ HWY_INLINE void Gates(const RecurrenceParams& p, int hv, const float* a, const f
   }
 }
 
-/// beta of all tokens, and for GDN g and exp(g): lanes are tokens. From the raw projections, or from the ring.
-HWY_INLINE void PrepareScalars(const RecurrenceParams& p, const HeadTask& task, int64_t count, Tokens* tokens) {
+/// beta and, for GDN, g of the n tokens of a window, from the raw projections. Whole vectors.
+HWY_INLINE void WindowScalars(const RecurrenceParams& p, const HeadTask& task, int n, float* beta, float* g) {
   static_assert(kMaxWindow % kLanes == 0);
   const Vector::D d;
-  const auto n = static_cast<int>(count);
   const bool gdn = p.kind == MixerKind::gdn;
-  if (p.from_ring) {
-    for (int t = 0; t < n; ++t) {
-      tokens->beta[t] = load(DType::f32, p.ring_beta.at(task.layer, task.slot, t, task.hv), 0);
-      if (gdn) tokens->g[t] = load(DType::f32, p.ring_g.at(task.layer, task.slot, t, task.hv), 0);
-    }
-  } else {
-    alignas(64) float a[kMaxWindow] = {}, b[kMaxWindow] = {}, bias[kMaxWindow];
-    const int64_t row = p.window_row(task.row), first = p.window_token(task.row);
-    for (int t = 0; t < n; ++t) {
-      b[t] = load(p.b.dtype, p.b.at(0, row, first + t, task.hv), 0);
-      if (gdn) a[t] = load(p.a.dtype, p.a.at(0, row, first + t, task.hv), 0);
-      bias[t] = gdn && p.dt_bias ? p.dt_bias[task.hv * p.dt_bias_head_stride] : 0.0f;
-    }
-    for (int t = n; t % kLanes != 0; ++t) bias[t] = 0.0f;
-    for (int t = 0; t < n; t += kLanes) hn::Store(sigmoid<Vector>(hn::Load(d, b + t)), d, tokens->beta + t);
-    if (gdn) Gates(p, task.hv, a, bias, n, tokens->g);
+  alignas(64) float a[kMaxWindow] = {}, b[kMaxWindow] = {}, bias[kMaxWindow];
+  const int64_t row = p.window_row(task.row), first = p.window_token(task.row);
+  for (int t = 0; t < n; ++t) {
+    b[t] = load(p.b.dtype, p.b.at(0, row, first + t, task.hv), 0);
+    if (gdn) a[t] = load(p.a.dtype, p.a.at(0, row, first + t, task.hv), 0);
+    bias[t] = gdn && p.dt_bias ? p.dt_bias[task.hv * p.dt_bias_head_stride] : 0.0f;
+  }
+  for (int t = n; t % kLanes != 0; ++t) bias[t] = 0.0f;
+  for (int t = 0; t < n; t += kLanes) hn::Store(sigmoid<Vector>(hn::Load(d, b + t)), d, beta + t);
+  if (gdn) Gates(p, task.hv, a, bias, n, g);
+}
+
+/// beta of all steps, and for GDN g and exp(g): lanes are tokens. From the raw projections, or from the ring.
+HWY_INLINE void PrepareScalars(const RecurrenceParams& p, const HeadTask& task, int64_t count, Tokens* tokens) {
+  static_assert(kMaxSteps % kLanes == 0);
+  const Vector::D d;
+  const auto n = static_cast<int>(count), history = static_cast<int>(task.replay.rows);
+  const bool gdn = p.kind == MixerKind::gdn;
+  for (int t = 0; t < (p.from_ring ? n : history); ++t) {
+    const int64_t ring_row = task.replay.ring_row(t);
+    tokens->beta[t] = load(DType::f32, p.ring_beta.at(task.layer, task.slot, ring_row, task.hv), 0);
+    if (gdn) tokens->g[t] = load(DType::f32, p.ring_g.at(task.layer, task.slot, ring_row, task.hv), 0);
+  }
+  if (!p.from_ring && history == 0) {
+    WindowScalars(p, task, n, tokens->beta, tokens->g);
+  } else if (!p.from_ring) {  // behind the history, where no vector begins
+    alignas(64) float beta[kMaxWindow], g[kMaxWindow];
+    WindowScalars(p, task, n - history, beta, g);
+    std::copy_n(beta, n - history, tokens->beta + history);
+    if (gdn) std::copy_n(g, n - history, tokens->g + history);
   }
   if (!gdn) return;
   for (int t = n; t % kLanes != 0; ++t) tokens->g[t] = 0.0f;
   for (int t = 0; t < n; t += kLanes) hn::Store(exp<Vector>(hn::Load(d, tokens->g + t)), d, tokens->head_decay + t);
 }
 
-// k, q and kq of token t: the same for all value heads of a key head.
+// k, q and kq of step t: the same for all value heads of a key head.
 HWY_INLINE void PrepareKey(const RecurrenceParams& p, const HeadTask& task, int64_t t, Tokens* tokens) {
   const Vector::D d;
   float *k = tokens->k(t), *q = tokens->q(t);
   // Elementwise loops run over whole vectors: what lies behind K must be a number that raises nothing.
   for (int i = p.K; i % kLanes != 0; ++i) k[i] = q[i] = 0.0f;
-  if (p.from_ring) {
-    LoadRow(p.ring_k.dtype, p.ring_k.at(task.layer, task.slot, t, task.h), p.K, k);
+  if (p.from_ring || task.in_history(t)) {
+    LoadRow(p.ring_k.dtype, p.ring_k.at(task.layer, task.slot, task.replay.ring_row(t), task.h), p.K, k);
     if (p.qk_l2norm) Normalise(k, p.K);
     return;
   }
-  const int64_t row = p.window_row(task.row), at = p.window_token(task.row) + t;
+  const int64_t row = p.window_row(task.row), at = p.window_token(task.row) + t - task.replay.rows;
   LoadRow(p.k.dtype, p.k.at(0, row, at, task.h), p.K, k);
   LoadRow(p.q.dtype, p.q.at(0, row, at, task.h), p.K, q);
   if (p.qk_l2norm) {
@@ -128,37 +150,39 @@ HWY_INLINE void PrepareKey(const RecurrenceParams& p, const HeadTask& task, int6
   tokens->kq[t] = Dot(k, q, p.K);
 }
 
-// Row t of the ring of the task's slot takes what the recurrence is about to use: k and v as they came, g and beta as
-// computed.
+// The ring row of step t of the task's slot takes what the recurrence is about to use: k and v as they came, g and beta
+// as computed.
 HWY_INLINE void Record(const RecurrenceParams& p, const HeadTask& task, int64_t t, const float* g, int gates,
                        float beta) {
-  const int64_t row = p.window_row(task.row), at = p.window_token(task.row) + t;
+  const int64_t row = p.window_row(task.row), at = p.window_token(task.row) + t - task.replay.rows;
+  const int64_t to = task.replay.ring_row(t);
   const auto size = static_cast<int64_t>(size_of(p.v.dtype));
-  std::memcpy(p.ring_v.at(0, task.slot, t, task.hv) + task.v0 * size, p.v.at(0, row, at, task.hv) + task.v0 * size,
+  std::memcpy(p.ring_v.at(0, task.slot, to, task.hv) + task.v0 * size, p.v.at(0, row, at, task.hv) + task.v0 * size,
               (task.v1 - task.v0) * size);
   if (task.v0 != 0) return;  // one part of a head records the rest
   if (task.hv % (p.HV / p.H) == 0) {
-    std::memcpy(p.ring_k.at(0, task.slot, t, task.h), p.k.at(0, row, at, task.h), p.K * size);
+    std::memcpy(p.ring_k.at(0, task.slot, to, task.h), p.k.at(0, row, at, task.h), p.K * size);
   }
-  std::memcpy(p.ring_g.at(0, task.slot, t, task.hv), g, gates * sizeof(float));
-  std::memcpy(p.ring_beta.at(0, task.slot, t, task.hv), &beta, sizeof beta);
+  std::memcpy(p.ring_g.at(0, task.slot, to, task.hv), g, gates * sizeof(float));
+  std::memcpy(p.ring_beta.at(0, task.slot, to, task.hv), &beta, sizeof beta);
 }
 
-/// Fills token t of `tokens` from the window (and records it) or from the ring, after PrepareScalars.
+/// Fills step t of `tokens` from the window (and records it) or from the ring, after PrepareScalars.
 HWY_INLINE void PrepareToken(const RecurrenceParams& p, const HeadTask& task, bool key, int64_t t, Tokens* tokens) {
   const Vector::D d;
   const int K = p.K;
   const bool gdn = p.kind == MixerKind::gdn;
   if (key) PrepareKey(p, task, t, tokens);
-  const detail::Array& values = p.from_ring ? p.ring_v : p.v;
-  const int64_t row = p.from_ring ? task.slot : p.window_row(task.row),
-                at = p.from_ring ? t : p.window_token(task.row) + t;
+  const bool in_ring = p.from_ring || task.in_history(t);
+  const detail::Array& values = in_ring ? p.ring_v : p.v;
+  const int64_t row = in_ring ? task.slot : p.window_row(task.row),
+                at = in_ring ? task.replay.ring_row(t) : p.window_token(task.row) + t - task.replay.rows;
   LoadRow(values.dtype, values.at(task.layer, row, at, task.hv) + task.v0 * static_cast<int64_t>(size_of(values.dtype)),
           task.v1 - task.v0, tokens->v(t) + task.v0);
   alignas(64) float g[kMaxHeadDim];  // KDA
   if (!gdn) {
     for (int i = K; i % kLanes != 0; ++i) g[i] = 0.0f;
-    if (p.from_ring) {
+    if (in_ring) {
       LoadRow(DType::f32, p.ring_g.at(task.layer, row, at, task.hv), K, g);
     } else {
       alignas(64) float a[kMaxHeadDim], bias[kMaxHeadDim];
@@ -168,7 +192,7 @@ HWY_INLINE void PrepareToken(const RecurrenceParams& p, const HeadTask& task, bo
       Gates(p, task.hv, a, bias, K, g);
     }
   }
-  if (p.ring_k && !p.from_ring) Record(p, task, t, gdn ? tokens->g + t : g, gdn ? 1 : K, tokens->beta[t]);
+  if (p.records() && !in_ring) Record(p, task, t, gdn ? tokens->g + t : g, gdn ? 1 : K, tokens->beta[t]);
   const float *k = tokens->k(t), *q = tokens->q(t);
   float *decay = tokens->decay(t), *kd = tokens->kd(t), *qd = tokens->qd(t);
   const Vector::F head_decay = hn::Set(d, gdn ? tokens->head_decay[t] : 0.0f);
@@ -176,7 +200,7 @@ HWY_INLINE void PrepareToken(const RecurrenceParams& p, const HeadTask& task, bo
     const Vector::F x = gdn ? head_decay : exp<Vector>(hn::Load(d, g + i));
     hn::Store(x, d, decay + i);
     hn::Store(hn::Mul(hn::Load(d, k + i), x), d, kd + i);
-    if (!p.from_ring) hn::Store(hn::Mul(hn::Load(d, q + i), x), d, qd + i);
+    if (!in_ring) hn::Store(hn::Mul(hn::Load(d, q + i), x), d, qd + i);
   }
 }
 

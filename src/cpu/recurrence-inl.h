@@ -1,4 +1,4 @@
-// verify, snapshot verify, decode and fold: one recurrence over blocks of V.
+// verify, snapshot verify, decode and fold: one recurrence over blocks of V. A history is replayed before the window.
 //
 // The working state of a block is transposed once, so that lanes are rows of V and no sum crosses lanes, and stays in
 // cache for all tokens of the window. One pass over it per token: updating with token t and both dots of token t+1
@@ -53,8 +53,8 @@ struct Ahead {
 /// One pass over a block of kVectors vectors of rows: applies the token whose corrections are `u` (k, decay its
 /// vectors) and, with kDots, forms p = S.kd, and where kOut w = S.qd, of the next token.
 template <int kVectors, bool kDots, bool kOut, Rounding kRounding>
-HWY_INLINE void Pass(float* HWY_RESTRICT state, int K, const float* k, const float* decay, const Vector::F* u,
-                     const float* kd, const float* qd, Vector::F* p, Vector::F* w, Ahead* ahead) {
+HWY_NOINLINE void Pass(float* HWY_RESTRICT state, int K, const float* k, const float* decay, const Vector::F* u,
+                       const float* kd, const float* qd, Vector::F* p, Vector::F* w, Ahead* ahead) {
   constexpr int kWidth = kVectors * kLanes;
   const Vector::D d;
   Vector::F sums_p[kMaxHeadDim / kGroup][kVectors], sums_w[kMaxHeadDim / kGroup][kVectors];
@@ -163,17 +163,28 @@ HWY_INLINE LoadPassFn ChooseLoad(DType type) {
   return &LoadPass<kVectors, kOut, DType::f16>;
 }
 
-/// A block of rows of one head, from memory through all tokens and back.
+using PassFn = void (*)(float*, int, const float*, const float*, const Vector::F*, const float*, const float*,
+                        Vector::F*, Vector::F*, Ahead*);
+
+template <int kVectors, bool kDots, bool kOut>
+HWY_INLINE PassFn ChoosePass(DType type, bool rounds) {
+  if (rounds && type == DType::bf16) return &Pass<kVectors, kDots, kOut, Rounding::bf16>;
+  if (rounds && type == DType::f16) return &Pass<kVectors, kDots, kOut, Rounding::f16>;
+  return &Pass<kVectors, kDots, kOut, Rounding::none>;
+}
+
+/// A block of rows of one head, from memory through all steps (history, then window) and back.
 struct Block {
   int v0, count;  ///< rows v0 .. v0+count-1 of V
-  int64_t tokens;
-  int64_t track_step;         ///< token after which the state goes to `track`; -1: none
-  StateRows from, to, track;  ///< `to` without data: not written back
-  std::byte* snapshots;       ///< of token 0, row v0; null: none
+  int64_t steps, history;
+  uint64_t rounds;                        ///< bit i: the working state is rounded after step i
+  int64_t track_step;                     ///< step after which the state goes to `track`; -1: none
+  StateRows from, to, track, checkpoint;  ///< `to` without data: not written back; `checkpoint`: after the history
+  std::byte* snapshots;                   ///< of token 0, row v0; null: none
   int64_t snapshot_token_stride, snapshot_v_stride;
 };
 
-template <int kVectors, bool kOut, Rounding kRounding>
+template <int kVectors>
 HWY_NOINLINE void RunBlock(const RecurrenceParams& p, Tokens& tokens, const Block& block, Ahead ahead) {
   constexpr int kWidth = kVectors * kLanes;
   const Vector::D d;
@@ -181,58 +192,57 @@ HWY_NOINLINE void RunBlock(const RecurrenceParams& p, Tokens& tokens, const Bloc
   alignas(64) float state[kMaxHeadDim * kWidth];
   Vector::F u[kVectors], pp[kVectors], ww[kVectors];
   const auto keep = [&](const StateRows& to) HWY_ATTR { StoreState(state, block.count, kWidth, p.K, to); };
+  const auto outputs = [&](int64_t i) HWY_ATTR { return p.out && i >= block.history; };
+  /// Where the state goes after step i.
+  const auto keep_step = [&](int64_t i) HWY_ATTR {
+    if (i == block.track_step) keep(block.track);
+    if (block.checkpoint.data && i + 1 == block.history) keep(block.checkpoint);
+    if (!block.snapshots || i < block.history) return;
+    keep({block.snapshots + (i - block.history) * block.snapshot_token_stride * v_size, p.state.dtype,
+          block.snapshot_v_stride});
+  };
 
-  const bool any = block.tokens > 0;
-  ChooseLoad<kVectors, kOut>(block.from.type)(block.from, block.count, p.K, state, any ? tokens.kd(0) : nullptr,
-                                              tokens.qd(0), pp, ww, &ahead);
+  const bool any = block.steps > 0;
+  const LoadPassFn load =
+      outputs(0) ? ChooseLoad<kVectors, true>(block.from.type) : ChooseLoad<kVectors, false>(block.from.type);
+  load(block.from, block.count, p.K, state, any ? tokens.kd(0) : nullptr, tokens.qd(0), pp, ww, &ahead);
   if (!any && block.to.data) keep(block.to);
-  for (int64_t t = 0; t < block.tokens; ++t) {
-    if (t > 0) {
-      Pass<kVectors, true, kOut, kRounding>(state, p.K, tokens.k(t - 1), tokens.decay(t - 1), u, tokens.kd(t),
-                                            tokens.qd(t), pp, ww, &ahead);
-      if (t - 1 == block.track_step) keep(block.track);
-      if (block.snapshots) {
-        keep(
-            {block.snapshots + (t - 1) * block.snapshot_token_stride * v_size, p.state.dtype, block.snapshot_v_stride});
-      }
+  for (int64_t i = 0; i < block.steps; ++i) {
+    if (i > 0) {
+      const bool rounds = (block.rounds >> (i - 1) & 1) != 0;
+      const PassFn pass = outputs(i) ? ChoosePass<kVectors, true, true>(p.state.dtype, rounds)
+                                     : ChoosePass<kVectors, true, false>(p.state.dtype, rounds);
+      pass(state, p.K, tokens.k(i - 1), tokens.decay(i - 1), u, tokens.kd(i), tokens.qd(i), pp, ww, &ahead);
+      keep_step(i - 1);
     }
-    float* v = tokens.v(t) + block.v0;
+    float* v = tokens.v(i) + block.v0;
     for (int j = 0; j < kVectors; ++j) {
-      u[j] = correction<Vector>(hn::Set(d, tokens.beta[t]), hn::LoadU(d, v + j * kLanes), pp[j]);
-      if constexpr (kOut) hn::StoreU(output<Vector>(u[j], hn::Set(d, tokens.kq[t]), ww[j]), d, v + j * kLanes);
+      u[j] = correction<Vector>(hn::Set(d, tokens.beta[i]), hn::LoadU(d, v + j * kLanes), pp[j]);
+      if (outputs(i)) hn::StoreU(output<Vector>(u[j], hn::Set(d, tokens.kq[i]), ww[j]), d, v + j * kLanes);
     }
   }
-  if (!any || !(block.to.data || block.snapshots)) return;
-  const int64_t last = block.tokens - 1;
-  Pass<kVectors, false, false, kRounding>(state, p.K, tokens.k(last), tokens.decay(last), u, nullptr, nullptr, nullptr,
-                                          nullptr, &ahead);
-  if (last == block.track_step) keep(block.track);
-  if (block.snapshots)
-    keep({block.snapshots + last * block.snapshot_token_stride * v_size, p.state.dtype, block.snapshot_v_stride});
+  const bool history_alone = block.checkpoint.data && block.history == block.steps;
+  if (!any || !(block.to.data || block.snapshots || history_alone)) return;
+  const int64_t last = block.steps - 1;
+  const PassFn pass = ChoosePass<kVectors, false, false>(p.state.dtype, (block.rounds >> last & 1) != 0);
+  pass(state, p.K, tokens.k(last), tokens.decay(last), u, nullptr, nullptr, nullptr, nullptr, &ahead);
+  keep_step(last);
   if (block.to.data) keep(block.to);
 }
 
-using RunBlockFn = void (*)(const RecurrenceParams&, Tokens&, const Block&, Ahead);
-
-template <int kVectors, Rounding kRounding>
-HWY_INLINE RunBlockFn ChooseOut(bool out) {
-  return out ? &RunBlock<kVectors, true, kRounding> : &RunBlock<kVectors, false, kRounding>;
-}
-
-template <int kVectors>
-HWY_INLINE RunBlockFn ChooseBlock(const RecurrenceParams& p) {
-  const bool out = static_cast<bool>(p.out);
-  if (p.rounding == StateRounding::per_token && p.state.dtype == DType::bf16)
-    return ChooseOut<kVectors, Rounding::bf16>(out);
-  if (p.rounding == StateRounding::per_token && p.state.dtype == DType::f16)
-    return ChooseOut<kVectors, Rounding::f16>(out);
-  return ChooseOut<kVectors, Rounding::none>(out);
+/// Bit i: the working state is rounded after step i. Without it a fold or a store rounds what it writes, and no more.
+HWY_INLINE uint64_t RoundedSteps(const RecurrenceParams& p, const detail::Replay& replay) {
+  if (p.state.dtype == DType::f32) return 0;
+  if (p.rounding == StateRounding::per_token) return ~uint64_t{0};
+  uint64_t steps = 0;
+  for (int64_t i = 0; i < replay.rows; ++i) steps |= static_cast<uint64_t>(replay.ends_commit(i)) << i;
+  return steps;
 }
 
 /// One task: rows v0 .. v1-1 of one head of one row of the batch.
 static HWY_NOINLINE HWY_MAYBE_UNUSED void RunHead(const RecurrenceParams& p, const HeadTask& task, Tokens* tokens,
                                                   const std::byte* next_slot) {
-  const int64_t count = p.tokens(task.row);
+  const int64_t history = task.replay.rows, count = history + p.tokens(task.row);
   const auto size = static_cast<int64_t>(size_of(p.state.dtype));
   const bool key = tokens->TakeKey(task.layer, task.row, task.h);
   PrepareScalars(p, task, count, tokens);
@@ -243,14 +253,26 @@ static HWY_NOINLINE HWY_MAYBE_UNUSED void RunHead(const RecurrenceParams& p, con
   };
   const int64_t dst = p.destination(task.row);
   const int64_t track = p.track_slot(task.row);
-  const RunBlockFn wide = ChooseBlock<kWideVectors>(p), narrow = ChooseBlock<1>(p);
+  const uint64_t rounds = RoundedSteps(p, task.replay);
   for (int v = task.v0; v < task.v1;) {
     const bool is_wide = task.v1 - v >= kWideVectors * kLanes;
     const int n = HWY_MIN(task.v1 - v, is_wide ? kWideVectors * kLanes : kLanes);
-    Block block = {v,       n, count, track >= 0 ? p.track_steps[task.row] : -1, rows_at(task.slot, v), {}, {},
-                   nullptr, 0, 0};
+    Block block = {.v0 = v,
+                   .count = n,
+                   .steps = count,
+                   .history = history,
+                   .rounds = rounds,
+                   .track_step = track >= 0 ? history + p.track_steps[task.row] : -1,
+                   .from = rows_at(task.slot, v),
+                   .to = {},
+                   .track = {},
+                   .checkpoint = {},
+                   .snapshots = nullptr,
+                   .snapshot_token_stride = 0,
+                   .snapshot_v_stride = 0};
     if (p.write_state) block.to = rows_at(dst, v);
     if (track >= 0) block.track = rows_at(track, v);
+    if (task.replay.to_checkpoint) block.checkpoint = rows_at(task.slot, v);
     if (p.snapshots) {
       block.snapshots =
           p.snapshots.at(0, p.window_row(task.row), p.window_token(task.row), task.hv) + v * p.snapshot_v_stride * size;
@@ -271,12 +293,16 @@ static HWY_NOINLINE HWY_MAYBE_UNUSED void RunHead(const RecurrenceParams& p, con
           p.K / kGroup * (is_wide ? kWideVectors : 1) + (count - 1 + (p.write_state ? 1 : 0)) * (p.K / (2 * kGroup));
       ahead.per_request = ahead.lines / HWY_MAX(1, requests) + 1;
     }
-    (is_wide ? wide : narrow)(p, *tokens, block, ahead);
+    if (is_wide) {
+      RunBlock<kWideVectors>(p, *tokens, block, ahead);
+    } else {
+      RunBlock<1>(p, *tokens, block, ahead);
+    }
     v += n;
   }
   const auto out_size = static_cast<int64_t>(size_of(p.out.dtype));
-  for (int64_t t = 0; p.out && t < count; ++t) {
-    StoreRow(p.out.dtype, tokens->v(t) + task.v0, task.v1 - task.v0,
+  for (int64_t t = 0; p.out && t < count - history; ++t) {
+    StoreRow(p.out.dtype, tokens->v(history + t) + task.v0, task.v1 - task.v0,
              p.out.at(0, p.window_row(task.row), p.window_token(task.row) + t, task.hv) + task.v0 * out_size);
   }
 }
@@ -304,10 +330,11 @@ Status Recurrence(const RecurrenceParams& p, const Desc&) {
             continue;
           }
           const int64_t slot = p.slot_ids[row];
-          if (p.tokens(row) == 0 && p.destination(row) == slot) continue;
+          const detail::Replay replay = detail::replay_of(p, layer, row);
+          if (detail::is_idle(p, replay, layer, row)) continue;
           const int64_t next_row = row + 1 < p.rows && p.live(row + 1) ? p.slot_ids[row + 1] : -1;
           const std::byte* next_slot = next_row >= 0 ? p.state.at(layer, next_row, 0, 0) : nullptr;
-          RunHead(p, {layer, row, slot, hv / (p.HV / p.H), hv, v0, v1}, &tokens, next_slot);
+          RunHead(p, {layer, row, slot, hv / (p.HV / p.H), hv, v0, v1, replay}, &tokens, next_slot);
         }
       });
   return {};

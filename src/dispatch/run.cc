@@ -21,23 +21,29 @@ Status judge_accepted_rows(const char* call, Rows* p) {
     const int64_t slot = p->slot_ids[r], target = p->track_slot(r);
     if (const RowStatus s = judge_slot(slot, p->slots); s != RowStatus::done) return s;
     const auto shortest = [&](int64_t of) { return shortest_window(*p, of, [&](int64_t i) { return p->layer(i); }); };
-    return judge_accepted(*p, r, shortest(slot), target >= 0 && target < p->slots ? shortest(target) : INT32_MAX);
+    const RowStatus s =
+        judge_accepted(*p, r, shortest(slot), target >= 0 && target < p->slots ? shortest(target) : INT32_MAX);
+    if (s != RowStatus::done || !p->history) return s;
+    for (int64_t i = 0; i < p->layers; ++i) {
+      if (!history_fits(*p, p->layer(i), slot, p->num_accepted[r])) return RowStatus::accept_out_of_range;
+    }
+    return s;
   });
-}
-
-void set_cursors(const Rows& p, int64_t slot, int32_t value) {
-  for (int64_t i = 0; i < p.layers; ++i) {
-    if (p.pending) p.pending.at(p.layer(i), slot) = value;
-    if (p.conv_pending) p.conv_pending.at(p.layer(i), slot) = value;
-  }
 }
 
 void move_cursors(const Rows& p) {
   if (!p.pending || p.move == CursorMove::keep) return;
   for (int64_t r = 0; r < p.rows; ++r) {
     if (!p.live(r)) continue;
-    set_cursors(p, p.slot_ids[r], p.move == CursorMove::record ? static_cast<int32_t>(p.tokens(r)) : kNoWindow);
-    if (const int64_t target = p.track_slot(r); target >= 0) set_cursors(p, target, kNoWindow);
+    const int64_t target = p.track_slot(r);
+    for (int64_t i = 0; i < p.layers; ++i) {
+      const int64_t layer = p.layer(i);
+      move_row_cursors(p, layer, r);
+      if (p.conv_pending) p.conv_pending.at(layer, p.slot_ids[r]) = kNoWindow;
+      if (target < 0) continue;
+      clear_cursors(p, layer, target);
+      if (p.conv_pending) p.conv_pending.at(layer, target) = kNoWindow;
+    }
   }
 }
 
@@ -153,12 +159,18 @@ Status commit_step(const CommitStep& step) {
   p.generations = ints(step.generations);
   p.current_generations = ints(step.current_generations);
   p.dst_slot_ids = ints(step.dst_slot_ids);
+  p.move = step.move;
+  p.needs_window = step.move == CursorMove::consume;
+  p.deferred = step.deferred;
   if (desc.device == Device::cpu) RINGFOLD_RETURN_IF_ERROR(judge_accepted_rows("commit", &p));
   // The rows of the conv are those of the fold, so that both get the same verdicts.
   const int64_t conv_longest = c.longest;
   static_cast<Rows&>(c) = p;
   c.longest = std::min(c.longest, conv_longest);
-  RINGFOLD_RETURN_IF_ERROR(run(*chosen, desc, &p));
+  // In a ring of two windows the next verify folds what would not fit, so a commit has nothing to do but to move
+  // cursors.
+  const bool moves_only = p.deferred && !p.track_slots && 2 * p.history.max_window <= p.history.ring_rows;
+  if (!moves_only) RINGFOLD_RETURN_IF_ERROR(run(*chosen, desc, &p));
   if (conv) RINGFOLD_RETURN_IF_ERROR(run(*conv_chosen, conv_desc, &c));
   if (desc.device != Device::cpu) return p.pending ? chosen->consume(p) : Status{};
   move_cursors(p);

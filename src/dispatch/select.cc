@@ -39,7 +39,6 @@ struct List {
 
 // What no implementation of this build does.
 Refusal general_refusal(const Desc& d) {
-  if (d.fold_policy != FoldPolicy::on_commit) return {"only fold policy on_commit is built yet"};
   if (d.window > kMaxWindow) return {"needs a window of at most 32 tokens", "T", d.window};
   static_assert(kMaxWindow == 32);
   return {};

@@ -1,5 +1,5 @@
 // commit: every row is judged against the cursors of all layers, then fold, conv windows, snapshots and cursors
-// together.
+// together. Under a fold policy other than on_commit the accepted rows join the history, and most rows are not folded.
 #include "ringfold/commit.h"
 
 #include "core/check_view.h"
@@ -29,6 +29,8 @@ Status commit(Pool& pool, const CommitArgs& args) {
   step.fold.state = pool.state();
   step.fold.ring = pool.ring();
   step.fold.pending = pool.pending();
+  step.fold.history = pool.history();
+  step.deferred = pool.config().fold_policy != FoldPolicy::on_commit;
   step.fold.state_rounding = pool.config().state_rounding;
   if (pool.config().conv_channels > 0) {
     set_rows(step.conv);

@@ -23,6 +23,26 @@ Status check_config(const PoolConfig& c) {
   if (c.ring_rows < 1 || c.ring_rows > kMaxWindow) {
     return expected("ring_rows", fmt::format("1..{}", kMaxWindow), c.ring_rows);
   }
+  if (c.fold_policy == FoldPolicy::on_commit && largest_window(c) != c.ring_rows) {
+    return expected("max_window", fmt::format("0 or ring_rows = {}, with fold policy on_commit", c.ring_rows),
+                    c.max_window);
+  }
+  if (c.fold_policy != FoldPolicy::on_commit) {
+    if (c.ring_rows < 2) {
+      return expected("ring_rows", fmt::format("2..{}, with fold policy {}", kMaxWindow, to_string(c.fold_policy)),
+                      c.ring_rows);
+    }
+    if (largest_window(c) < 1 || largest_window(c) >= c.ring_rows) {
+      return expected(
+          "max_window",
+          fmt::format("0..{}, less than ring_rows, with fold policy {}", c.ring_rows - 1, to_string(c.fold_policy)),
+          c.max_window);
+    }
+    if (c.device != Device::cpu) {
+      return {Code::unsupported, fmt::format("fold_policy: expected on_commit, the only policy on device {}, found {}",
+                                             to_string(c.device), to_string(c.fold_policy))};
+    }
+  }
   if (c.conv_channels < 0) return expected("conv_channels", "0 or more", c.conv_channels);
   if (c.conv_channels > 0 && (c.conv_width < kMinConvWidth || c.conv_width > kMaxConvWidth)) {
     return expected("conv_width", fmt::format("{}..{}", kMinConvWidth, kMaxConvWidth), c.conv_width);
@@ -34,10 +54,6 @@ Status check_config(const PoolConfig& c) {
   if (!is_float(c.act_dtype)) {
     return {Code::invalid_argument,
             fmt::format("act_dtype: expected f32, bf16 or f16, found {}", to_string(c.act_dtype))};
-  }
-  if (c.fold_policy != FoldPolicy::on_commit) {
-    return {Code::unsupported, fmt::format("fold_policy: expected on_commit, the only policy of this build, found {}",
-                                           to_string(c.fold_policy))};
   }
   return {};
 }
@@ -59,6 +75,11 @@ struct Checked {
 
 }  // namespace
 
+int64_t largest_window(const PoolConfig& c) {
+  if (c.max_window != 0) return c.max_window;
+  return c.fold_policy == FoldPolicy::on_commit ? c.ring_rows : c.ring_rows / 2;
+}
+
 Status make_layout(const PoolConfig& c, PoolLayout* layout) {
   if (Status s = check_config(c); !s.ok()) return s;
   const auto act = static_cast<int64_t>(size_of(c.act_dtype));
@@ -71,13 +92,14 @@ Status make_layout(const PoolConfig& c, PoolLayout* layout) {
   auto& bytes = out.slot_bytes;
   bytes[kPending] = kInt;
   bytes[kConvPending] = conv ? kInt : 0;
+  bytes[kBase] = bytes[kLive] = bytes[kCuts] = c.fold_policy == FoldPolicy::on_commit ? 0 : kInt;
   bytes[kState] = n.mul({c.HV, c.V, c.K, state});
   bytes[kRingK] = n.mul({c.ring_rows, c.H, c.K, act});
   bytes[kRingV] = n.mul({c.ring_rows, c.HV, c.V, act});
   bytes[kRingG] = n.mul({c.ring_rows, c.HV, c.kind == MixerKind::kda ? c.K : 1, kFloat});
   bytes[kRingBeta] = n.mul({c.ring_rows, c.HV, kFloat});
   bytes[kConvState] = conv ? n.mul({c.conv_channels, c.conv_width - 1, act}) : 0;
-  bytes[kConvRing] = conv ? n.mul({c.ring_rows, c.conv_channels, act}) : 0;
+  bytes[kConvRing] = conv ? n.mul({largest_window(c), c.conv_channels, act}) : 0;
 
   std::array<int64_t, kSectionCount> total{};
   for (int part = 0; part < kSectionCount; ++part) {
@@ -88,7 +110,8 @@ Status make_layout(const PoolConfig& c, PoolLayout* layout) {
   const int64_t conv_bytes = n.add({total[kConvState], total[kConvRing]});
   // Generation and free list, and one byte that says whether the slot is taken. A device has the generations once more.
   const bool device = c.device != Device::cpu;
-  const int64_t cursors = n.add({total[kPending], total[kConvPending], n.mul({c.slots, (device ? 3 : 2) * kInt + 1})});
+  const int64_t cursors = n.add({total[kPending], total[kConvPending], total[kBase], total[kLive], total[kCuts],
+                                 n.mul({c.slots, (device ? 3 : 2) * kInt + 1})});
   const int64_t scratch = n.add({out.slot_total, n.mul({c.slots, 3 * kInt}), device ? kIndexCount * kInt : 0});
   n.add({total[kState], ring, conv_bytes, cursors, scratch});
   if (n.overflow) {

@@ -122,6 +122,7 @@ Status Pool::create(const PoolConfig& config, std::unique_ptr<Pool>* pool) {
   try {
     auto impl = std::make_unique<Impl>();
     impl->config = config;
+    impl->config.max_window = largest_window(config);
     impl->layout = layout;
     if (Status s = impl->allocate(); s.code() == Code::out_of_memory) {
       return {Code::out_of_memory, fmt::format("pool: expected {} bytes of memory, found less", layout.bytes.total())};
@@ -224,6 +225,17 @@ Ring Pool::ring() const {
 
 TensorView Pool::pending() const { return view_of(*impl_, kPending, DType::i32, {config().layers, config().slots}); }
 
+History Pool::history() const {
+  const PoolStore& p = *impl_;
+  if (!p.has_history()) return {};
+  const auto view = [&](int part) { return view_of(p, part, DType::i32, {p.config.layers, p.config.slots}); };
+  return {.base = view(kBase),
+          .live = view(kLive),
+          .cuts = view(kCuts),
+          .policy = p.config.fold_policy,
+          .max_window = p.config.max_window};
+}
+
 TensorView Pool::conv_state() const {
   const PoolConfig& c = config();
   if (!impl_->has_conv()) return {};
@@ -233,7 +245,7 @@ TensorView Pool::conv_state() const {
 TensorView Pool::conv_ring() const {
   const PoolConfig& c = config();
   if (!impl_->has_conv()) return {};
-  return view_of(*impl_, kConvRing, c.act_dtype, {c.layers, c.slots, c.ring_rows, c.conv_channels});
+  return view_of(*impl_, kConvRing, c.act_dtype, {c.layers, c.slots, c.max_window, c.conv_channels});
 }
 
 TensorView Pool::conv_pending() const {
@@ -264,12 +276,19 @@ Ring Pool::ring(int64_t layer) const {
   return r;
 }
 
+History Pool::history(int64_t layer) const {
+  History h = history();
+  for (TensorView* view : {&h.base, &h.live, &h.cuts}) *view = layer_of(*view, layer);
+  return h;
+}
+
 void Pool::bind(int64_t layer, VerifyArgs* args) const {
   args->mixer.kind = config().kind;
   args->mixer.qk_l2norm = config().qk_l2norm;
   args->state = state(layer);
   args->ring = ring(layer);
   args->pending = pending(layer);
+  args->history = history(layer);
   args->state_rounding = config().state_rounding;
 }
 
@@ -278,6 +297,8 @@ void Pool::bind(int64_t layer, DecodeArgs* args) const {
   args->mixer.qk_l2norm = config().qk_l2norm;
   args->state = state(layer);
   args->pending = pending(layer);
+  if (impl_->has_history()) args->ring = ring(layer);
+  args->history = history(layer);
   args->state_rounding = config().state_rounding;
 }
 

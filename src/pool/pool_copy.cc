@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "core/check_view.h"
+#include "core/history.h"
 #include "dispatch/commit_step.h"
 #include "pool/pool_impl.h"
 
@@ -30,6 +31,7 @@ SlotMover::SlotMover(const PoolStore& pool, unsigned sections, int32_t cursor) :
   for (int part = kState; part < kSectionCount; ++part) add_section(part, 0);
   add_section(kPending, cursor);
   add_section(kConvPending, cursor);
+  for (const int part : {kBase, kLive, kCuts}) add_section(part, 0);
   if ((sections & kDeviceGenerations) && pool.on_device()) {
     SlotSection& s = moves_.section[moves_.sections++];
     s.base = pool.device_generation.get();
@@ -65,7 +67,7 @@ Status PoolStore::shortest_window(int64_t slot, int32_t* rows) const {
       RINGFOLD_RETURN_IF_ERROR(memory->copy_rows(window, kInt, at(part, layer, slot), pitch(part), kInt,
                                                  static_cast<size_t>(count), stream));
       RINGFOLD_RETURN_IF_ERROR(memory->synchronise(stream));
-      shortest = std::min(shortest, *std::min_element(window, window + count));
+      for (int64_t i = 0; i < count; ++i) shortest = std::min(shortest, detail::window_length(window[i]));
     }
   }
   *rows = std::max(shortest, kNoWindow);
@@ -128,6 +130,45 @@ Status Pool::copy(std::span<const Slot> src, std::span<const Slot> dst) {
   return all.finish();
 }
 
+namespace {
+
+// The rows of one slot into the states and conv windows of another, or its own. `values`: what PoolStore::device_index
+// holds. The slots were checked.
+Status fold_slot(const Pool& pool, const PoolStore& p, int32_t* values, detail::CursorMove move) {
+  void* index = values;
+  if (p.on_device()) {
+    index = p.device_index.get();
+    RINGFOLD_RETURN_IF_ERROR(p.memory->copy(index, values, kIndexCount * sizeof(int32_t), p.stream));
+  }
+  TensorView indices(index, DType::i32, {kIndexCount, 1});
+  indices.device = p.config.device;
+  const TensorView from = indices.at(0), to = indices.at(1), count = indices.at(2);
+  detail::CommitStep step;
+  step.fold.qk_l2norm = p.config.qk_l2norm;
+  step.fold.state = pool.state();
+  step.fold.ring = pool.ring();
+  step.fold.slot_ids = from;
+  step.fold.num_accepted = count;
+  step.fold.state_rounding = p.config.state_rounding;
+  step.fold.stream = p.stream;
+  step.move = move;
+  if (p.has_history()) {
+    step.fold.pending = pool.pending();
+    step.fold.history = pool.history();
+  }
+  step.dst_slot_ids = to;
+  if (p.has_conv()) {
+    step.conv.conv_state = pool.conv_state();
+    step.conv.conv_ring = pool.conv_ring();
+    step.conv.slot_ids = from;
+    step.conv.num_accepted = count;
+    step.conv.stream = p.stream;
+  }
+  return detail::commit_step(step);
+}
+
+}  // namespace
+
 Status Pool::materialise(Slot src, int32_t n, Slot dst) {
   PoolStore& p = *impl_;
   RINGFOLD_RETURN_IF_ERROR(p.check("src", src));
@@ -143,41 +184,28 @@ Status Pool::materialise(Slot src, int32_t n, Slot dst) {
                                                   window < 0 ? 0 : window, src.id, n)};
     }
   }
-  if (n == 0) {
+  if (n == 0 && !p.has_history()) {
     SlotMover checkpoint(p, kCheckpoint);
     checkpoint.add(src.id, dst.id);
     RINGFOLD_RETURN_IF_ERROR(checkpoint.finish());
   } else {
     int32_t values[kIndexCount] = {src.id, dst.id, n};
-    void* index = values;
-    if (p.on_device()) {
-      index = p.device_index.get();
-      RINGFOLD_RETURN_IF_ERROR(p.memory->copy(index, values, sizeof(values), p.stream));
-    }
-    TensorView indices(index, DType::i32, {kIndexCount, 1});
-    indices.device = p.config.device;
-    const TensorView from = indices.at(0), to = indices.at(1), count = indices.at(2);
-    detail::CommitStep step;
-    step.fold.qk_l2norm = p.config.qk_l2norm;
-    step.fold.state = state();
-    step.fold.ring = ring();
-    step.fold.slot_ids = from;
-    step.fold.num_accepted = count;
-    step.fold.state_rounding = p.config.state_rounding;
-    step.fold.stream = p.stream;
-    step.dst_slot_ids = to;
-    if (p.has_conv()) {
-      step.conv.conv_state = conv_state();
-      step.conv.conv_ring = conv_ring();
-      step.conv.slot_ids = from;
-      step.conv.num_accepted = count;
-      step.conv.stream = p.stream;
-    }
-    RINGFOLD_RETURN_IF_ERROR(detail::commit_step(step));
+    RINGFOLD_RETURN_IF_ERROR(fold_slot(*this, p, values, detail::CursorMove::keep));
   }
   SlotMover cursors(p, kCursors);
   cursors.add(kCleared, dst.id);
   return cursors.finish();
+}
+
+Status Pool::settle(std::span<const Slot> slots) {
+  PoolStore& p = *impl_;
+  RINGFOLD_RETURN_IF_ERROR(p.check_all(slots));
+  if (!p.has_history()) return {};
+  for (const Slot& slot : slots) {
+    int32_t values[kIndexCount] = {slot.id, slot.id, 0};
+    RINGFOLD_RETURN_IF_ERROR(fold_slot(*this, p, values, detail::CursorMove::settle));
+  }
+  return {};
 }
 
 }  // namespace ringfold

@@ -16,23 +16,27 @@ namespace ringfold {
 enum PoolSection : int {
   kPending,      ///< i32
   kConvPending,  ///< i32
+  kBase,         ///< i32; the history's three are there with fold policies other than on_commit
+  kLive,         ///< i32
+  kCuts,         ///< i32
   kState,        ///< [HV,V,K]
   kRingK,        ///< [rows,H,K]
   kRingV,        ///< [rows,HV,V]
   kRingG,        ///< [rows,HV] or [rows,HV,K]
   kRingBeta,     ///< [rows,HV]
   kConvState,    ///< [C,W-1]
-  kConvRing,     ///< [rows,C]
+  kConvRing,     ///< [max_window,C]
   kSectionCount
 };
 
 /// Sets of sections.
-inline constexpr unsigned kCursors = 1u << kPending | 1u << kConvPending;
+inline constexpr unsigned kHistory = 1u << kBase | 1u << kLive | 1u << kCuts;
+inline constexpr unsigned kCursors = 1u << kPending | 1u << kConvPending | kHistory;
 inline constexpr unsigned kCheckpoint = 1u << kState | 1u << kConvState;
 inline constexpr unsigned kAllSections = (1u << kSectionCount) - 1;
 inline constexpr unsigned kDeviceGenerations = 1u << kSectionCount;  ///< on the CPU there are none
 
-/// What commit_step gets from materialise: source, destination, number of rows.
+/// What commit_step gets from materialise and settle: source, destination, number of rows.
 inline constexpr int64_t kIndexCount = 3;
 
 /// Bytes of one slot of one layer in each section; 0: the pool has no such section.
@@ -42,12 +46,15 @@ struct PoolLayout {
   PoolBytes bytes;
 };
 
+/// The largest window that a slot takes.
+int64_t largest_window(const PoolConfig& config);
+
 /// Checks the description and computes every size, refusing those that do not fit 63 bits.
 Status make_layout(const PoolConfig& config, PoolLayout* layout);
 
 /// Memory and cursors of a pool. Plain data; the rules are in Pool and commit.
 struct PoolStore {
-  PoolConfig config;
+  PoolConfig config;  ///< max_window filled in
   PoolLayout layout;
   const detail::DeviceMemory* memory = nullptr;  ///< of config.device
   void* stream = nullptr;
@@ -67,6 +74,7 @@ struct PoolStore {
   Status allocate();
 
   bool has_conv() const { return config.conv_channels > 0; }
+  bool has_history() const { return config.fold_policy != FoldPolicy::on_commit; }
   bool on_device() const { return config.device != Device::cpu; }
 
   /// Address of a slot of a layer in a section.

@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "core/check_view.h"
+#include "core/history.h"
 #include "pool/pool_impl.h"
 
 namespace ringfold {
@@ -14,7 +15,7 @@ namespace {
 static_assert(std::endian::native == std::endian::little, "exported slots are little-endian");
 
 constexpr uint64_t kMagic = 0x31544c53444c4652;  // "RFLDSLT1"
-constexpr int64_t kVersion = 1;
+constexpr int64_t kVersion = 2;                  // 1 had no histories
 
 /// One number of the header that has to be the same on both sides.
 struct Field {
@@ -22,7 +23,7 @@ struct Field {
   int64_t value;
 };
 
-constexpr int kFieldCount = 14;
+constexpr int kFieldCount = 15;
 /// Magic, the fields, bytes of the payload, checksum.
 constexpr size_t kHeaderWords = 1 + kFieldCount + 2;
 constexpr size_t kHeaderBytes = kHeaderWords * sizeof(uint64_t);
@@ -43,7 +44,8 @@ std::array<Field, kFieldCount> fields_of(const PoolConfig& c) {
            {"conv_channels", c.conv_channels},
            {"conv_width", conv ? c.conv_width : 0},
            {"qk_l2norm and state_rounding", (c.qk_l2norm ? 1 : 0) + 2 * static_cast<int64_t>(c.state_rounding)},
-           {"fold_policy", static_cast<int64_t>(c.fold_policy)}}};
+           {"fold_policy", static_cast<int64_t>(c.fold_policy)},
+           {"max_window", c.max_window}}};
 }
 
 uint64_t load_word(std::span<const std::byte> bytes, size_t at) {
@@ -93,22 +95,52 @@ Status check_header(const PoolConfig& config, std::span<const std::byte> bytes) 
   return {};
 }
 
-/// The pending lengths lead the payload.
-Status check_pending(const PoolConfig& config, std::span<const std::byte> payload) {
-  const int64_t count = config.layers * (config.conv_channels > 0 ? 2 : 1);
-  for (int64_t i = 0; i < count; ++i) {
-    int32_t rows = 0;
-    std::memcpy(&rows, payload.data() + i * sizeof(rows), sizeof(rows));
-    if (rows < kNoWindow || rows > config.ring_rows) {
-      return bad("pending rows in", fmt::format("{}..{}", kNoWindow, config.ring_rows), std::to_string(rows));
-    }
+/// The cursors lead the payload: pending lengths, those of the conv, and the history's three.
+struct Cursors {
+  int64_t pending = kNoWindow, conv_pending = kNoWindow, base = 0, live = 0;
+};
+
+Cursors cursors_of(const PoolConfig& c, std::span<const std::byte> payload, int64_t layer) {
+  int64_t section = 0;
+  const auto next = [&](bool there, int64_t absent) -> int64_t {
+    if (!there) return absent;
+    int32_t value = 0;
+    std::memcpy(&value, payload.data() + (section++ * c.layers + layer) * static_cast<int64_t>(sizeof(value)),
+                sizeof(value));
+    return value;
+  };
+  const bool history = c.fold_policy != FoldPolicy::on_commit;
+  Cursors found;
+  found.pending = next(true, kNoWindow);
+  found.conv_pending = next(c.conv_channels > 0, kNoWindow);
+  found.base = next(history, 0);
+  found.live = next(history, 0);
+  return found;
+}
+
+Status check_cursors(const PoolConfig& c, std::span<const std::byte> payload) {
+  const auto in_range = [](const char* what, int64_t low, int64_t high, int64_t found) {
+    if (found >= low && found <= high) return Status{};
+    return bad(what, fmt::format("{}..{}", low, high), std::to_string(found));
+  };
+  const bool history = c.fold_policy != FoldPolicy::on_commit;
+  for (int64_t layer = 0; layer < c.layers; ++layer) {
+    const Cursors found = cursors_of(c, payload, layer);
+    const auto pending = static_cast<int32_t>(found.pending);
+    const int64_t window = history ? detail::window_length(pending) : pending;
+    RINGFOLD_RETURN_IF_ERROR(in_range("pending rows in", kNoWindow, c.max_window, window));
+    RINGFOLD_RETURN_IF_ERROR(in_range("pending conv rows in", kNoWindow, c.max_window, found.conv_pending));
+    RINGFOLD_RETURN_IF_ERROR(in_range("history base in", 0, c.ring_rows - 1, found.base));
+    // What every call leaves: room for a window behind the history.
+    RINGFOLD_RETURN_IF_ERROR(in_range("history rows in", 0, history ? c.ring_rows - c.max_window : 0, found.live));
   }
   return {};
 }
 
-/// Rows past the window may hold what an earlier window, or request, left there.
+/// Rows outside of history and window may hold what an earlier window, or request, left there.
 void clear_unused_rows(const PoolStore& p, std::byte* payload) {
-  const auto layers = static_cast<size_t>(p.config.layers), ring_rows = static_cast<size_t>(p.config.ring_rows);
+  const PoolConfig& c = p.config;
+  const auto layers = static_cast<size_t>(c.layers);
   std::byte* slot = payload;
   for (int part = 0; part < kSectionCount; ++part) {
     const auto size = static_cast<size_t>(p.layout.slot_bytes[part]);
@@ -116,13 +148,18 @@ void clear_unused_rows(const PoolStore& p, std::byte* payload) {
       slot += layers * size;
       continue;
     }
-    // The pending lengths lead the payload.
-    const std::byte* const lengths = payload + (part == kConvRing ? layers * sizeof(int32_t) : 0);
+    const int64_t rows = part == kConvRing ? c.max_window : c.ring_rows;
+    const size_t row_bytes = size / static_cast<size_t>(rows);
     for (size_t layer = 0; layer < layers; ++layer, slot += size) {
-      int32_t rows = 0;
-      std::memcpy(&rows, lengths + layer * sizeof(rows), sizeof(rows));
-      const size_t used = size / ring_rows * static_cast<size_t>(std::clamp<int64_t>(rows, 0, p.config.ring_rows));
-      std::memset(slot + used, 0, size - used);
+      const Cursors at =
+          cursors_of(c, {payload, static_cast<size_t>(p.layout.slot_total)}, static_cast<int64_t>(layer));
+      const auto pending = static_cast<int32_t>(at.pending);
+      int64_t used = std::max<int64_t>(detail::window_length(pending), 0) + at.live;
+      if (part == kConvRing) used = std::max<int64_t>(at.conv_pending, 0);
+      const int64_t first = part == kConvRing ? 0 : at.base;
+      for (int64_t i = std::clamp<int64_t>(used, 0, rows); i < rows; ++i) {
+        std::memset(slot + static_cast<size_t>((first + i) % rows) * row_bytes, 0, row_bytes);
+      }
     }
   }
 }
@@ -172,7 +209,7 @@ Status Pool::import_slot(std::span<const std::byte> bytes, Slot slot) {
     return {Code::invalid_argument, fmt::format("bytes: expected {} bytes, found {}", export_size(), bytes.size())};
   }
   if (Status s = check_header(p.config, bytes); !s.ok()) return s;
-  if (Status s = check_pending(p.config, bytes.subspan(kHeaderBytes)); !s.ok()) return s;
+  if (Status s = check_cursors(p.config, bytes.subspan(kHeaderBytes)); !s.ok()) return s;
 
   const std::byte* from = bytes.data() + kHeaderBytes;
   const auto layers = static_cast<size_t>(p.config.layers);

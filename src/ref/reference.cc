@@ -5,6 +5,7 @@
 
 #include "core/arith.h"
 #include "core/conv_window.h"
+#include "core/history.h"
 #include "core/parallel.h"
 #include "core/plan.h"
 #include "core/scalar_io.h"
@@ -22,10 +23,11 @@ struct Token {
   float beta = 0, kq = 0;
 };
 
-/// Where token t of the row's window lies, and the ring row that holds it.
+/// Where a token lies: token t of the row's window, and the ring row that holds it or takes it.
 struct Place {
-  int64_t layer, row, slot, t;
+  int64_t layer, row, slot, t, ring_row;
   int h, hv;
+  bool in_ring;  ///< it is read from there
 };
 
 float gate(const RecurrenceParams& p, int hv, int k, float a) {
@@ -50,26 +52,26 @@ void take_from_window(const RecurrenceParams& p, const Place& at, Token* token, 
   const std::byte* a = p.a.at(0, row, t, at.hv);
   for (int k = 0; k < gates; ++k) g[k] = gate(p, at.hv, k, load(p.a.dtype, a, k));
   token->beta = arith::sigmoid<S>(load(p.b.dtype, p.b.at(0, row, t, at.hv), 0));
-  if (!p.ring_k) return;
+  if (!p.records()) return;
   if (at.hv % (p.HV / p.H) == 0) {
-    std::memcpy(p.ring_k.at(0, at.slot, at.t, at.h), p.k.at(0, row, t, at.h), p.K * size_of(p.k.dtype));
+    std::memcpy(p.ring_k.at(0, at.slot, at.ring_row, at.h), p.k.at(0, row, t, at.h), p.K * size_of(p.k.dtype));
   }
-  std::memcpy(p.ring_v.at(0, at.slot, at.t, at.hv), p.v.at(0, row, t, at.hv), p.V * size_of(p.v.dtype));
-  std::memcpy(p.ring_g.at(0, at.slot, at.t, at.hv), g, gates * sizeof(float));
-  std::memcpy(p.ring_beta.at(0, at.slot, at.t, at.hv), &token->beta, sizeof(float));
+  std::memcpy(p.ring_v.at(0, at.slot, at.ring_row, at.hv), p.v.at(0, row, t, at.hv), p.V * size_of(p.v.dtype));
+  std::memcpy(p.ring_g.at(0, at.slot, at.ring_row, at.hv), g, gates * sizeof(float));
+  std::memcpy(p.ring_beta.at(0, at.slot, at.ring_row, at.hv), &token->beta, sizeof(float));
 }
 
 void take_from_ring(const RecurrenceParams& p, const Place& at, Token* token, float* g) {
-  load_row(p.ring_k.at(at.layer, at.slot, at.t, at.h), p.ring_k.dtype, p.K, token->k);
-  load_row(p.ring_v.at(at.layer, at.slot, at.t, at.hv), p.ring_v.dtype, p.V, token->v);
-  load_row(p.ring_g.at(at.layer, at.slot, at.t, at.hv), DType::f32, p.kind == MixerKind::kda ? p.K : 1, g);
-  token->beta = load(DType::f32, p.ring_beta.at(at.layer, at.slot, at.t, at.hv), 0);
+  load_row(p.ring_k.at(at.layer, at.slot, at.ring_row, at.h), p.ring_k.dtype, p.K, token->k);
+  load_row(p.ring_v.at(at.layer, at.slot, at.ring_row, at.hv), p.ring_v.dtype, p.V, token->v);
+  load_row(p.ring_g.at(at.layer, at.slot, at.ring_row, at.hv), DType::f32, p.kind == MixerKind::kda ? p.K : 1, g);
+  token->beta = load(DType::f32, p.ring_beta.at(at.layer, at.slot, at.ring_row, at.hv), 0);
 }
 
 Token take(const RecurrenceParams& p, const Place& at) {
   Token token;
   float g[kMaxHeadDim];
-  if (p.from_ring) {
+  if (at.in_ring) {
     take_from_ring(p, at, &token, g);
   } else {
     take_from_window(p, at, &token, g);
@@ -82,7 +84,7 @@ Token take(const RecurrenceParams& p, const Place& at) {
     token.decay[k] = arith::exp<S>(g[p.kind == MixerKind::kda ? k : 0]);
     token.kd[k] = S::mul(token.k[k], token.decay[k]);
   }
-  if (p.from_ring) return token;
+  if (at.in_ring) return token;
   if (p.qk_l2norm) {
     const float dq = arith::l2_divisor<S>(arith::dot(token.q, token.q, p.K));
     for (int k = 0; k < p.K; ++k) token.q[k] = S::div(token.q[k], dq);
@@ -114,24 +116,31 @@ void head(const RecurrenceParams& p, int64_t layer, int64_t row, int hv, float* 
   const int64_t slot = p.slot_ids[row];
   const int64_t dst = p.destination(row);
   const int64_t track = p.track_slot(row);
-  if (tokens == 0 && dst == slot) return;
+  const Replay replay = replay_of(p, layer, row);
+  if (is_idle(p, replay, layer, row)) return;
   const auto size = static_cast<int64_t>(size_of(p.state.dtype));
   const std::byte* from = p.state.at(layer, slot, 0, hv);
   for (int v = 0; v < p.V; ++v) load_row(from + v * p.state_v_stride * size, p.state.dtype, p.K, state + v * p.K);
-  for (int64_t t = 0; t < tokens; ++t) {
-    const Token token = take(p, {layer, row, slot, t, hv / (p.HV / p.H), hv});
+  // The history, at negative t, then the row's own tokens.
+  for (int64_t t = -replay.rows; t < tokens; ++t) {
+    const int64_t step = t + replay.rows;
+    const int64_t ring_row = replay.ring_row(step);
+    const Token token = take(p, {layer, row, slot, t, ring_row, hv / (p.HV / p.H), hv, p.from_ring || t < 0});
+    const bool rounds = p.rounding == StateRounding::per_token || (t < 0 && replay.ends_commit(step));
     for (int v = 0; v < p.V; ++v) {
       float* s = state + v * p.K;
       const float u = arith::correction<S>(token.beta, token.v[v], arith::dot(s, token.kd, p.K));
-      if (p.out) {
+      if (p.out && t >= 0) {
         const float o = arith::output<S>(u, token.kq, arith::dot(s, token.qd, p.K));
         store(p.out.dtype, p.out.at(0, out_row, out_token + t, hv), v, o);
       }
       for (int k = 0; k < p.K; ++k) {
         s[k] = arith::updated<S>(s[k], token.decay[k], u, token.k[k]);
-        if (p.rounding == StateRounding::per_token) s[k] = rounded(p.state.dtype, s[k]);
+        if (rounds) s[k] = rounded(p.state.dtype, s[k]);
       }
     }
+    if (t == -1 && replay.to_checkpoint) store_state(p, state, p.state.at(layer, slot, 0, hv), p.state_v_stride);
+    if (t < 0) continue;
     if (p.snapshots) store_state(p, state, p.snapshots.at(0, out_row, out_token + t, hv), p.snapshot_v_stride);
     if (track >= 0 && p.track_steps[row] == t) {
       store_state(p, state, p.state.at(layer, track, 0, hv), p.state_v_stride);

@@ -45,21 +45,23 @@ TensorView StepResult::row(int64_t layer, size_t r) const {
 }
 
 Desc describe(const PoolConfig& pool, Op op) {
-  return {.op = op,
-          .device = pool.device,
-          .kind = pool.kind,
-          .state_rounding = pool.state_rounding,
-          .state_dtype = pool.state_dtype,
-          .act_dtype = pool.act_dtype,
-          .H = pool.H,
-          .HV = pool.HV,
-          .K = pool.K,
-          .V = pool.V,
-          .rows = pool.slots,
-          .window = pool.ring_rows,
-          .layers = op == Op::fold || op == Op::conv_commit ? pool.layers : 1,
-          .channels = 2 * pool.H * pool.K + pool.HV * pool.V,
-          .conv_width = pool.conv_width};
+  return {
+      .op = op,
+      .device = pool.device,
+      .kind = pool.kind,
+      .state_rounding = pool.state_rounding,
+      .fold_policy = op == Op::verify || op == Op::decode || op == Op::fold ? pool.fold_policy : FoldPolicy::on_commit,
+      .state_dtype = pool.state_dtype,
+      .act_dtype = pool.act_dtype,
+      .H = pool.H,
+      .HV = pool.HV,
+      .K = pool.K,
+      .V = pool.V,
+      .rows = pool.slots,
+      .window = pool.ring_rows,
+      .layers = op == Op::fold || op == Op::conv_commit ? pool.layers : 1,
+      .channels = 2 * pool.H * pool.K + pool.HV * pool.V,
+      .conv_width = pool.conv_width};
 }
 
 Target target_of(const Pool& pool) {
@@ -68,6 +70,7 @@ Target target_of(const Pool& pool) {
     t.state.push_back(pool.state(layer));
     t.ring.push_back(pool.ring(layer));
     t.pending.push_back(pool.pending(layer));
+    t.history.push_back(pool.history(layer));
     t.conv_state.push_back(pool.conv_state(layer));
     t.conv_ring.push_back(pool.conv_ring(layer));
     t.conv_pending.push_back(pool.conv_pending(layer));
@@ -199,6 +202,7 @@ void Rig::run_layer(bool decode, int64_t layer, const Target& target, const std:
     args.state = target.state[layer];
     args.out = shaped(out.view());
     if (!target.pending.empty()) args.pending = target.pending[layer];
+    if (!target.history.empty()) args.history = target.history[layer];
     if (options.with_status) args.row_status = status.view();
     args.state_rounding = c.state_rounding;
     args.impl = options.impl;
@@ -207,6 +211,7 @@ void Rig::run_layer(bool decode, int64_t layer, const Target& target, const std:
   if (decode) {
     DecodeArgs args;
     common(args);
+    if (!args.history.empty()) args.ring = target.ring[layer];
     s = check::mirrored::decode(args);
   } else {
     VerifyArgs args;

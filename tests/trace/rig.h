@@ -39,6 +39,7 @@ struct Row {
 struct Target {
   std::vector<TensorView> state, conv_state, conv_ring, pending, conv_pending;
   std::vector<Ring> ring;
+  std::vector<History> history;
 };
 
 Target target_of(const Pool& pool);
@@ -123,7 +124,8 @@ class Plain {
   const Rig& rig_;
 };
 
-/// "" if slot `id` of the pool holds these bits in every layer; otherwise where not.
+/// "" if slot `id` of the pool holds these bits in every layer; otherwise where not. Looks at the checkpoint: with a
+/// fold policy other than on_commit, settle the slot, or a copy of it, first.
 std::string compare_slot(const Pool& pool, int32_t id, const Plain::State& want);
 
 }  // namespace ringfold::test

@@ -59,10 +59,10 @@ using Param = std::tuple<std::string, size_t, size_t>;
 class Trace : public ::testing::TestWithParam<Param> {
  protected:
   void TearDown() override { set_num_threads(0); }
+  void run(const RigConfig& config, int steps, std::map<std::string, int>* counts);
 };
 
-TEST_P(Trace, EqualsPlainDecoding) {
-  const auto& [impl, gate, precision] = GetParam();
+RigConfig config_of(const std::string& impl, size_t gate, size_t precision) {
   const size_t point = gate * std::size(kPrecisions) + precision;
   RigConfig config;
   config.pool = {.layers = 2,
@@ -80,17 +80,28 @@ TEST_P(Trace, EqualsPlainDecoding) {
   config.conv = precision != 3;
   config.out_dtype = precision % 2 == 0 ? DType::f32 : config.pool.act_dtype;
   config.seed = 1 + gate * 10 + precision;
+  return config;
+}
+
+void Trace::run(const RigConfig& config, int steps, std::map<std::string, int>* counts) {
   const uint64_t seed = 1000 + config.seed;
   RecordProperty("seed", static_cast<int>(seed));
-
-  if (const std::string why = why_not_served(config, impl); !why.empty()) GTEST_SKIP() << why;
   set_num_threads(1 + static_cast<int>(seed % 3));
-  constexpr int kSteps = 1000;
-  Tracer tracer(config, impl, seed);
-  for (int step = 0; step < kSteps; ++step) {
+  Tracer tracer(config, std::get<0>(GetParam()), seed);
+  for (int step = 0; step < steps; ++step) {
     tracer.step(step);
     ASSERT_FALSE(HasFailure()) << "seed " << seed << ", step " << step;
   }
+  *counts = tracer.counts();
+}
+
+TEST_P(Trace, EqualsPlainDecoding) {
+  const auto& [impl, gate, precision] = GetParam();
+  const RigConfig config = config_of(impl, gate, precision);
+  if (const std::string why = why_not_served(config, impl); !why.empty()) GTEST_SKIP() << why;
+  std::map<std::string, int> counts;
+  run(config, 1000, &counts);
+  if (HasFatalFailure()) return;
   // A trace that skipped a kind of act proves nothing about it. On a device nothing is refused for the whole call, and
   // duplicates are undefined.
   const bool on_device = config.pool.device != Device::cpu;
@@ -123,8 +134,37 @@ TEST_P(Trace, EqualsPlainDecoding) {
                            "slot_not_acquired"}) {
     const std::string name = kind;
     if (on_device && (name == "refused call" || name == "duplicate_slot")) continue;
-    EXPECT_TRUE(tracer.counts().contains(kind)) << kind << " never happened";
+    EXPECT_TRUE(counts.contains(kind)) << kind << " never happened";
   }
+}
+
+/// The same under the fold policies that keep a history: outputs and logical states are still those of plain decoding,
+/// so those of on_commit. Rings of several sizes: too small for two windows, so that commits have to fold; just of two;
+/// and larger, so that a history of several commits is replayed.
+class PolicyTrace : public Trace {};
+
+TEST_P(PolicyTrace, EqualsPlainDecoding) {
+  const auto& [impl, policy, precision] = GetParam();
+  RigConfig config = config_of(impl, (precision + policy) % std::size(kGates), precision);
+  PoolConfig& pool = config.pool;
+  pool.fold_policy = policy == 0 ? FoldPolicy::on_next_verify : FoldPolicy::lazy;
+  pool.max_window = pool.ring_rows;
+  const size_t size = (precision + 2 * policy) % 3;
+  pool.ring_rows = size == 0 ? pool.max_window + 1 : size == 1 ? 2 * pool.max_window : 3 * pool.max_window + 2;
+  config.seed += 500 + policy * 100;
+  if (const std::string why = why_not_served(config, impl); !why.empty()) GTEST_SKIP() << why;
+  std::map<std::string, int> counts;
+  run(config, 700, &counts);
+  if (HasFatalFailure()) return;
+  std::vector<std::string> kinds = {"due",         "folded once", "settle", "commit tracked", "commit moved cursors",
+                                    "decode",      "export",      "import", "copy",           "materialise",
+                                    "window wraps"};
+  if (policy == 1 && size > 0) kinds.emplace_back("not due");
+  if (size == 0) kinds.emplace_back("commit folded");
+  if (size > 0) kinds.emplace_back("history wraps");
+  for (int64_t base = 0; base < pool.ring_rows; ++base) kinds.push_back("base " + std::to_string(base));
+  for (const std::string& kind : kinds) EXPECT_TRUE(counts.contains(kind)) << kind << " never happened";
+  EXPECT_FALSE(size > 0 && counts.contains("commit folded")) << "a commit folded in a ring of two windows";
 }
 
 std::vector<std::string> impls() {
@@ -145,6 +185,18 @@ INSTANTIATE_TEST_SUITE_P(All, Trace,
                                             ::testing::Range(size_t{0}, std::size(kGates)),
                                             ::testing::Range(size_t{0}, std::size(kPrecisions))),
                          name_of);
+
+std::string policy_name_of(const ::testing::TestParamInfo<Param>& trace) {
+  const auto& [impl, policy, precision] = trace.param;
+  std::string name = impl + (policy == 0 ? "_on_next_verify_" : "_lazy_") + kPrecisions[precision].name;
+  for (char& c : name) c = std::isalnum(static_cast<unsigned char>(c)) ? c : '_';
+  return name;
+}
+
+INSTANTIATE_TEST_SUITE_P(All, PolicyTrace,
+                         ::testing::Combine(::testing::ValuesIn(impls()), ::testing::Range(size_t{0}, size_t{2}),
+                                            ::testing::Range(size_t{0}, std::size(kPrecisions))),
+                         policy_name_of);
 
 }  // namespace
 }  // namespace ringfold::test

@@ -24,6 +24,7 @@ Tracer::Tracer(const RigConfig& config, std::string impl, uint64_t seed)
       plain_(rig_),
       impl_(std::move(impl)),
       plain_impl_(config.pool.device == Device::cpu ? impl_ : std::string(implementations()[0])),
+      has_history_(config.pool.fold_policy != FoldPolicy::on_commit),
       on_device_(config.pool.device != Device::cpu),
       rng_(seed),
       pool_(rig_.make_pool()) {
@@ -31,8 +32,8 @@ Tracer::Tracer(const RigConfig& config, std::string impl, uint64_t seed)
   other.slots = 2;
   other.device = Device::cpu;  // what is exported does not depend on it
   EXPECT_TRUE(Pool::create(other, &second_).ok());
-  Slot unused;
-  EXPECT_TRUE(second_->acquire(&unused).ok());
+  Slot unused[2];
+  EXPECT_TRUE(second_->acquire(std::span<Slot>(unused)).ok());
   for (int32_t id = 0; id < rig_.pool_config().slots; ++id) poison_slot(id);
 }
 
@@ -49,6 +50,8 @@ void Tracer::step(int number) {
     }
     roll -= weight;
   }
+  if (has_history_ && chance(4)) settle();
+  if (has_history_) turn_rings();
   poison_stale_rows();
   check(number);
 }
@@ -90,7 +93,7 @@ std::pair<Row, RowStatus> Tracer::hostile_row(int64_t n_tokens, bool may_be_long
     case 2:
       if (may_be_long && !live_.empty()) {
         row.slot = live_[below(static_cast<int64_t>(live_.size()))].slot.id;
-        row.tokens = tokens(rig_.pool_config().ring_rows + 1 + below(3));
+        row.tokens = tokens(pool_->config().max_window + 1 + below(3));
         return {row, RowStatus::window_too_long};
       }
       break;
@@ -115,7 +118,7 @@ std::string_view Tracer::impl_for(bool decode, int64_t tokens) const {
 
 void Tracer::run_window(bool decode) {
   counts_[decode ? "decode" : "verify"]++;
-  const int64_t most = rig_.pool_config().ring_rows + (decode ? 2 : 0);
+  const int64_t most = pool_->config().max_window + (decode ? 2 : 0);
   const bool dense = chance(25);
   const int64_t dense_length = 1 + below(most);
   const auto length = [&] { return dense ? dense_length : decode ? 1 + below(most) : below(most + 1); };
@@ -153,6 +156,10 @@ void Tracer::run_window(bool decode) {
                       .dense = dense && !rows.empty(),
                       .with_status = chance(80),
                       .layers = layer_order()};
+  std::map<int32_t, std::pair<HistoryOf, Bytes>> before;
+  for (const Tenant& t : live_) {
+    if (has_history_) before[t.slot.id] = {history_of(t.slot.id), state_bytes(t.slot.id)};
+  }
   const StepResult result =
       decode ? rig_.decode(target_of(*pool_), rows, options) : rig_.verify(target_of(*pool_), rows, options);
   EXPECT_EQ(result.trouble, "");
@@ -184,6 +191,7 @@ void Tracer::run_window(bool decode) {
     } else {
       if (t.window) counts_["window replaced"]++;
       t.window = rows[r].tokens;
+      if (has_history_) count_history(t.slot.id, before[t.slot.id].first, before[t.slot.id].second);
     }
   }
 }
@@ -304,6 +312,15 @@ void Tracer::misuse() {
   EXPECT_FALSE(pool_->materialise(bad, 0, good).ok());
   EXPECT_FALSE(pool_->export_slot(bad, bytes).ok());
   EXPECT_FALSE(pool_->import_slot(bytes, good).ok());
+  EXPECT_FALSE(pool_->settle({&bad, 1}).ok());
+}
+
+void Tracer::settle() {
+  if (live_.empty()) return;
+  const Tenant& t = live_[below(static_cast<int64_t>(live_.size()))];
+  if (history_of(t.slot.id).live > 0) counts_["settle"]++;
+  EXPECT_TRUE(pool_->settle({&t.slot, 1}).ok());
+  EXPECT_EQ(compare_slot(*pool_, t.slot.id, t.plain), "") << "settled";
 }
 
 void Tracer::poison_slot(int32_t id) {
@@ -315,26 +332,14 @@ void Tracer::poison_slot(int32_t id) {
   poisoned_.insert(id);
 }
 
-void Tracer::poison_stale_rows() {
-  const int64_t rows = rig_.pool_config().ring_rows;
-  const Ring ring = pool_->ring();
-  for (const Tenant& t : live_) {
-    const auto used = static_cast<int64_t>(t.window ? t.window->size() : 0);
-    for (const TensorView& v : {ring.k, ring.v, ring.g, ring.beta, pool_->conv_ring()}) {
-      for (int64_t layer = 0; !v.empty() && layer < v.shape[0]; ++layer) {
-        fill_poison(slice(v.at(layer).at(t.slot.id), used, rows - used));
-      }
-    }
-  }
-}
-
 void Tracer::check(int number) {
   for (const Tenant& t : live_) {
-    EXPECT_EQ(compare_slot(*pool_, t.slot.id, t.plain), "");
+    EXPECT_EQ(has_history_ ? compare_logical(t) : compare_slot(*pool_, t.slot.id, t.plain), "");
     const int32_t want = t.window ? static_cast<int32_t>(t.window->size()) : kNoWindow;
     for (const TensorView& v : {pool_->pending(), pool_->conv_pending()}) {
       for (int64_t layer = 0; !v.empty() && layer < v.shape[0]; ++layer) {
-        EXPECT_EQ(check::ints(slice(v.at(layer), t.slot.id, 1))[0], want) << "pending of slot " << t.slot.id;
+        const int32_t found = check::ints(slice(v.at(layer), t.slot.id, 1))[0];
+        EXPECT_EQ(has_history_ && found >= 0 ? found & ~kFolded : found, want) << "pending of slot " << t.slot.id;
       }
     }
   }

@@ -47,6 +47,7 @@ class Tracer {
   void export_one();
   void import_one();
   void misuse();
+  void settle();
 
   /// One row of a commit. Its members are columns of one table, so that every index array has a stride of its own.
   struct CommitRow {
@@ -56,10 +57,23 @@ class Tracer {
   std::vector<CommitRow> random_commit_rows();
   std::vector<RowStatus> judge(const std::vector<CommitRow>& rows, bool with_generations);
   void apply(const CommitRow& row);
+  /// Of layer 0.
+  struct HistoryOf {
+    int64_t base = 0, live = 0;
+    bool folded = false;
+  };
+  HistoryOf history_of(int32_t slot) const;
+  /// What kinds of windows, due or not, a verify met; and that rows which are not due left the state alone.
+  void count_history(int32_t slot, const HistoryOf& before, const Bytes& state_before);
+  /// An empty history may begin anywhere: moves some, so that every wrap position comes up.
+  void turn_rings();
+  Bytes state_bytes(int32_t slot) const;
+  /// The logical state of a slot, by way of another pool, so that the slot stays as it is.
+  std::string compare_logical(const Tenant& tenant);
 
   void check(int number);
   void check_free_slots();
-  /// Rows that no window covers may hold anything; here they hold NaN.
+  /// Rows outside of history and window may hold anything; here they hold NaN.
   void poison_stale_rows();
   /// A released slot holds NaN until somebody acquires it.
   void poison_slot(int32_t id);
@@ -85,7 +99,8 @@ class Tracer {
   Rig rig_;
   Plain plain_;
   std::string impl_, plain_impl_;
-  bool on_device_;  ///< refused rows without row_status are no error there, and a slot that comes twice is undefined
+  bool has_history_;  ///< the fold policy is not on_commit
+  bool on_device_;    ///< refused rows without row_status are no error there, and a slot that comes twice is undefined
   Rng rng_;
   std::unique_ptr<Pool> pool_, second_;
   std::vector<Tenant> live_;

@@ -103,7 +103,14 @@ void Tracer::commit() {
   }
   for (size_t r = 0; r < rows.size(); ++r) {
     counts_[to_string(want[r])]++;
-    if (want[r] == RowStatus::done) apply(rows[r]);
+    if (want[r] != RowStatus::done) continue;
+    apply(rows[r]);
+    if (!has_history_ || rows[r].accept == 0) continue;
+    const HistoryOf after = history_of(rows[r].slot);
+    if (after.live == 0) {
+      EXPECT_EQ(compare_slot(*pool_, rows[r].slot, find(rows[r].slot)->plain), "");
+    }
+    counts_[after.live > 0 ? "commit moved cursors" : rows[r].tracks() ? "commit tracked" : "commit folded"]++;
   }
 }
 

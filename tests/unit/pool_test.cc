@@ -75,17 +75,6 @@ TEST(Pool, RefusesBadDescriptions) {
   }
 }
 
-TEST(Pool, RefusesFoldPoliciesThatAreNotBuilt) {
-  for (FoldPolicy policy : {FoldPolicy::on_next_verify, FoldPolicy::lazy}) {
-    PoolConfig c = small();
-    c.fold_policy = policy;
-    std::unique_ptr<Pool> pool;
-    const Status s = Pool::create(c, &pool);
-    EXPECT_EQ(s.code(), Code::unsupported);
-    EXPECT_THAT(s.message(), HasSubstr(to_string(policy)));
-  }
-}
-
 TEST(Pool, ReportsExhaustedMemory) {
   PoolConfig c = small();
   c.slots = (int64_t{1} << 31) - 1;

@@ -57,19 +57,30 @@ TEST(Registry, ForcedNames) {
   EXPECT_THAT(unknown.message(), HasSubstr("reference"));
 }
 
+TEST(Registry, FoldPoliciesAreServedOnTheCpuAndRefusedWithAReasonOnCuda) {
+  for (const FoldPolicy policy : {FoldPolicy::on_next_verify, FoldPolicy::lazy}) {
+    for (const Op op : {Op::verify, Op::decode, Op::fold}) {
+      Explanation e;
+      Desc d = qwen();
+      d.op = op;
+      d.fold_policy = policy;
+      EXPECT_TRUE(explain(d, "", &e).ok());
+      int serve = 0;
+      for (const Candidate& c : e.candidates) serve += c.serves;
+      EXPECT_GE(serve, 2) << "the reference, and one more";
+      d.device = Device::cuda;
+      const Status s = explain(d, "", &e);
+      EXPECT_EQ(s.code(), Code::unsupported);
+      for (const Candidate& c : e.candidates) EXPECT_FALSE(c.serves) << c.impl << ": " << c.reason;
+    }
+  }
+}
+
 TEST(Registry, WhatIsNotBuiltIsRefusedWithAHint) {
   Explanation e;
-  for (const FoldPolicy policy : {FoldPolicy::on_next_verify, FoldPolicy::lazy}) {
-    Desc d = qwen();
-    d.fold_policy = policy;
-    const Status s = explain(d, "", &e);
-    EXPECT_EQ(s.code(), Code::unsupported);
-    EXPECT_THAT(s.message(), HasSubstr("on_commit"));
-    EXPECT_FALSE(e.candidates.empty());
-  }
   Desc d = qwen();
   d.numerics = Numerics::fast;
-  EXPECT_THAT(explain(d, "", &e).message(), HasSubstr("exact"));
+  EXPECT_THAT(explain(d, "", &e).message(), HasSubstr("has no fast numerics"));
   d = qwen();
   d.device = Device::cuda;
   EXPECT_THAT(explain(d, "", &e).message(), HasSubstr("cpu"));

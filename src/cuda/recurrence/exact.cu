@@ -8,6 +8,7 @@ namespace ringfold::cuda {
 
 Refusal exact_refusal(const Desc& d) {
   if (d.op != Op::verify && d.op != Op::decode && d.op != Op::fold) return {};
+  if (d.fold_policy != FoldPolicy::on_commit) return {"serves fold policy on_commit only"};
   if (d.K != 64 && d.K != 128) return {"needs K of 64 or 128", "K", d.K};
   if (d.V % 16 != 0) return {"needs V to be a multiple of 16", "V", d.V};
   if (size_of(d.act_dtype) != 2) return {"needs bf16 or f16 activations"};

@@ -19,6 +19,7 @@ const fast::Instances& instances(int K, DType state, int rows) {
 
 Refusal fast_refusal(const Desc& d) {
   if (d.op != Op::verify) return {"serves verify alone"};
+  if (d.fold_policy != FoldPolicy::on_commit) return {"serves fold policy on_commit only"};
   if (d.K != 64 && d.K != 128) return {"needs K of 64 or 128", "K", d.K};
   if (d.V % kFastRows != 0) return {"needs V to be a multiple of 64", "V", d.V};
   if (d.window > kFastTokens) return {"needs a window of at most 16 tokens", "T", d.window};
