@@ -29,6 +29,7 @@ struct Desc {
   int64_t state_alignment = 16;  ///< bytes: largest power of two up to 16 that divides the address of every state row
   int64_t input_alignment = 16;  ///< the same for rows of q, k and v, and of the ring's k and v
   bool packed_rows = true;       ///< the rows of V of a state follow each other without gaps
+  int64_t history_rows = 0;      ///< rows of a ring that holds a history; 0: fold policy on_commit
   bool snapshots = false;        ///< verify also writes the state after each token
   int threads = 0;               ///< CPU threads; 0: num_threads()
   bool operator==(const Desc&) const = default;

@@ -18,8 +18,8 @@ struct Refusal {
 /// One entry of the dispatch list. All entry points get validated params. Those of `exact` numerics must give the same
 /// bits, those of `fast` numerics (verify alone) the same ring, and outputs within a bound. They do not allocate or
 /// throw. On the CPU the rows were judged (`judged`) and the entry points cannot fail; on a device they judge the rows
-/// themselves (core/judge.h), write row_status, move the cursors as `move` says (but fold and conv_commit leave that to
-/// `consume`), and return an error if a launch is refused.
+/// themselves (core/judge.h), write row_status, move the cursors as `move` says (but fold, conv_commit and calls with a
+/// history leave that to `consume`), and return an error if a launch is refused.
 struct Implementation {
   std::string_view name;
   Device device = Device::cpu;
@@ -32,7 +32,7 @@ struct Implementation {
   Status (*conv)(const ConvParams&) = nullptr;  ///< conv_verify, conv_decode
   Status (*conv_commit)(const ConvParams&) = nullptr;
   Status (*gated_norm)(const NormParams&) = nullptr;
-  Status (*consume)(const Rows&) = nullptr;  ///< devices only: consumes the cursors of the rows that are done
+  Status (*consume)(const Rows&) = nullptr;  ///< devices only: moves the cursors of the rows that are done
 };
 
 }  // namespace ringfold::detail

@@ -182,6 +182,7 @@ void set_history(const History& h, const Ring& ring, RecurrenceParams* p, Desc* 
                 .policy = h.policy,
                 .ring_rows = static_cast<int>(ring.k.shape[ring.k.rank - 3]),
                 .max_window = static_cast<int>(h.max_window)};
+  desc->history_rows = p->history.ring_rows;
 }
 
 // What verify and decode share.

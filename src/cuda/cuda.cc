@@ -38,10 +38,7 @@ std::span<const Implementation> implementations() {
       .name = "cuda.general",
       .device = Device::cuda,
       .unavailable = unavailable,
-      .refusal =
-          [](const Desc& d) {
-            return d.fold_policy == FoldPolicy::on_commit ? Refusal() : Refusal{"serves fold policy on_commit only"};
-          },
+      .refusal = general_refusal,
       .plan = plan,
       .recurrence = general_recurrence,
       .conv = conv,

@@ -12,7 +12,7 @@ constexpr int kRegistersPerThread = 128;
 }  // namespace
 
 int exact_shared_bytes(const Desc& d, int threads, int heads_of_line, int vector_buffers) {
-  const int K = static_cast<int>(d.K), window = static_cast<int>(std::max<int64_t>(d.window, 1));
+  const int K = static_cast<int>(d.K), window = std::max(most_steps(d), 1);
   const int state = threads / 2 * K * static_cast<int>(size_of(d.state_dtype));
   const int vectors = d.op != Op::fold ? 4 : d.kind == MixerKind::kda ? 3 : 2;
   const int of_token = vector_buffers * (vectors * K * 4 + 16) + 2 * threads;  // vectors, scalars; v

@@ -6,6 +6,12 @@
 
 namespace ringfold::cuda {
 
+/// The most steps that a row of a call may have: rows of its history that are replayed, and its own tokens.
+inline int most_steps(const Desc& d) {
+  if (d.history_rows == 0) return static_cast<int>(d.window);
+  return static_cast<int>(d.op == Op::decode ? d.history_rows + d.window : d.history_rows);
+}
+
 /// Tiles of the exact recurrence. Comparable and printable.
 struct ExactTiles {
   int threads = 256;      ///< of a block, which takes threads / 2 rows of V

@@ -64,7 +64,10 @@ template <class Params>
 Status run_window(const char* call, const Desc& desc, std::string_view impl, Params* p) {
   const Implementation* chosen = nullptr;
   RINGFOLD_RETURN_IF_ERROR(select(desc, impl, &chosen));
-  if (desc.device != Device::cpu) return run(*chosen, desc, p);
+  if (desc.device != Device::cpu) {
+    RINGFOLD_RETURN_IF_ERROR(run(*chosen, desc, p));
+    return p->history ? chosen->consume(*p) : Status{};
+  }
   RINGFOLD_RETURN_IF_ERROR(judge_windows(call, p));
   RINGFOLD_RETURN_IF_ERROR(run(*chosen, desc, p));
   move_cursors(*p);

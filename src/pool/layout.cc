@@ -38,10 +38,6 @@ Status check_config(const PoolConfig& c) {
           fmt::format("0..{}, less than ring_rows, with fold policy {}", c.ring_rows - 1, to_string(c.fold_policy)),
           c.max_window);
     }
-    if (c.device != Device::cpu) {
-      return {Code::unsupported, fmt::format("fold_policy: expected on_commit, the only policy on device {}, found {}",
-                                             to_string(c.device), to_string(c.fold_policy))};
-    }
   }
   if (c.conv_channels < 0) return expected("conv_channels", "0 or more", c.conv_channels);
   if (c.conv_channels > 0 && (c.conv_width < kMinConvWidth || c.conv_width > kMaxConvWidth)) {

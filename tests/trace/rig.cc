@@ -58,10 +58,11 @@ Desc describe(const PoolConfig& pool, Op op) {
       .K = pool.K,
       .V = pool.V,
       .rows = pool.slots,
-      .window = pool.ring_rows,
+      .window = pool.max_window > 0 ? pool.max_window : pool.ring_rows,
       .layers = op == Op::fold || op == Op::conv_commit ? pool.layers : 1,
       .channels = 2 * pool.H * pool.K + pool.HV * pool.V,
-      .conv_width = pool.conv_width};
+      .conv_width = pool.conv_width,
+      .history_rows = pool.fold_policy == FoldPolicy::on_commit ? 0 : pool.ring_rows};
 }
 
 Target target_of(const Pool& pool) {

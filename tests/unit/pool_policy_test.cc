@@ -109,12 +109,6 @@ TEST(PolicyPool, DescriptionsThatContradictThemselves) {
       EXPECT_EQ(s.code(), Code::invalid_argument) << one.names;
       EXPECT_THAT(s.message(), HasSubstr(one.names));
     }
-    PoolConfig c = config(policy, 9).pool;
-    c.device = Device::cuda;
-    std::unique_ptr<Pool> pool;
-    const Status s = Pool::create(c, &pool);
-    EXPECT_EQ(s.code(), Code::unsupported);
-    EXPECT_THAT(s.message(), HasSubstr(to_string(policy)));
   }
 }
 

@@ -22,13 +22,18 @@ __device__ inline RowStatus verdict_on_accepted(const Rows& p, const Layers& lay
   const bool cursors = p.pending || p.conv_pending;
   const int32_t window = cursors ? shortest(slot) : INT32_MAX;
   const int32_t target_window = cursors && target >= 0 && target < p.slots ? shortest(target) : INT32_MAX;
-  return judge_accepted(p, row, window, target_window);
+  const RowStatus status = judge_accepted(p, row, window, target_window);
+  if (status != RowStatus::done || !p.history) return status;
+  bool fits = true;
+  for (int64_t i = lane; i < p.layers; i += 32) fits = fits && history_fits(p, layers(i), slot, p.num_accepted[row]);
+  return __all_sync(0xffffffffu, fits) ? RowStatus::done : RowStatus::accept_out_of_range;
 }
 
-/// What the one thread that speaks for a row of a window call leaves behind.
+/// What the one thread that speaks for a row of a window call leaves behind. The cursors of a slot with a history stay:
+/// the other blocks go by them, so that consume() moves them after the call.
 __device__ inline void settle_window(const Rows& p, int64_t row, RowStatus status) {
   if (p.row_status) p.row_status[row] = static_cast<int32_t>(status);
-  if (status != RowStatus::done || !p.pending || p.move == CursorMove::keep) return;
+  if (status != RowStatus::done || !p.pending || p.move == CursorMove::keep || p.history) return;
   p.pending.at(0, p.slot_ids[row]) =
       p.move == CursorMove::record ? static_cast<int32_t>(p.asked_tokens(row)) : kNoWindow;
 }

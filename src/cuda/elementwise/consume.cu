@@ -1,4 +1,5 @@
-// One warp for each row: the verdict once more, from the same values as in the kernels before it, then the cursors.
+// One warp for each row: the verdict once more, from the same values as in the kernels before it, then the cursors. For
+// accepted rows, and for windows behind a history.
 #include "cuda/common/judging.cuh"
 #include "cuda/elementwise/elementwise.h"
 
@@ -11,14 +12,19 @@ __global__ void __launch_bounds__(kWarps * 32)
     consume_cursors(const __grid_constant__ Rows p, const __grid_constant__ Layers layers) {
   const int lane = threadIdx.x % 32;
   const int64_t row = static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.x / 32;
-  if (row >= p.rows || verdict_on_accepted(p, layers, row) != RowStatus::done) return;
+  if (row >= p.rows) return;
+  const RowStatus status = p.num_accepted ? verdict_on_accepted(p, layers, row) : verdict_on_window(p, row);
+  if (status != RowStatus::done) return;
   const int64_t slot = p.slot_ids[row], target = p.track_slot(row);
   for (int64_t i = lane; i < p.layers; i += 32) {
     const int64_t layer = layers(i);
-    for (const Cursors* cursors : {&p.pending, &p.conv_pending}) {
-      if (!*cursors) continue;
-      cursors->at(layer, slot) = kNoWindow;
-      if (target >= 0) cursors->at(layer, target) = kNoWindow;
+    if (p.pending) {
+      move_row_cursors(p, layer, row);
+      if (target >= 0) clear_cursors(p, layer, target);
+    }
+    if (p.conv_pending) {
+      p.conv_pending.at(layer, slot) = kNoWindow;
+      if (target >= 0) p.conv_pending.at(layer, target) = kNoWindow;
     }
   }
 }
@@ -26,7 +32,7 @@ __global__ void __launch_bounds__(kWarps * 32)
 }  // namespace
 
 Status consume(const Rows& p) {
-  if (p.rows == 0) return {};
+  if (p.rows == 0 || p.move == CursorMove::keep) return {};
   Layers layers;
   RINGFOLD_RETURN_IF_ERROR(list_layers(p, &layers));
   RINGFOLD_RETURN_IF_ERROR(check_grid(p.rows));

@@ -8,7 +8,7 @@ namespace ringfold::cuda {
 Status conv(const detail::ConvParams& p);         ///< conv_verify, conv_decode
 Status conv_commit(const detail::ConvParams& p);  ///< all layers
 Status gated_norm(const detail::NormParams& p);
-/// Consumes the cursors of the rows that are done, in all layers of the call.
+/// Moves the cursors of the rows that are done as `move` says, in all layers of the call.
 Status consume(const detail::Rows& p);
 
 }  // namespace ringfold::cuda

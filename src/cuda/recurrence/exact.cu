@@ -1,6 +1,8 @@
 // Which instance serves, and how its work is cut.
 #include "cuda/recurrence/exact.h"
 
+#include <algorithm>
+
 #include "core/plan.h"
 #include "cuda/recurrence/exact_launch.cuh"
 
@@ -8,7 +10,6 @@ namespace ringfold::cuda {
 
 Refusal exact_refusal(const Desc& d) {
   if (d.op != Op::verify && d.op != Op::decode && d.op != Op::fold) return {};
-  if (d.fold_policy != FoldPolicy::on_commit) return {"serves fold policy on_commit only"};
   if (d.K != 64 && d.K != 128) return {"needs K of 64 or 128", "K", d.K};
   if (d.V % 16 != 0) return {"needs V to be a multiple of 16", "V", d.V};
   if (size_of(d.act_dtype) != 2) return {"needs bf16 or f16 activations"};
@@ -44,23 +45,21 @@ Status exact_recurrence(const RecurrenceParams& params, const Desc& desc) {
   const auto pitch = [&](const Array& a) {
     return a ? exact::Pitch{bytes(a.head_stride, a.dtype), bytes(a.token_stride, a.dtype)} : exact::Pitch{};
   };
-  if (p.from_ring) {
-    p.k_at = pitch(p.ring_k), p.v_at = pitch(p.ring_v), p.a_at = pitch(p.ring_g), p.b_at = pitch(p.ring_beta);
-  } else {
-    p.q_at = pitch(p.q), p.k_at = pitch(p.k), p.v_at = pitch(p.v), p.a_at = pitch(p.a), p.b_at = pitch(p.b);
-    p.out_at = pitch(p.out);
-    p.ring_k_at = pitch(p.ring_k), p.ring_v_at = pitch(p.ring_v);
-    p.ring_g_at = pitch(p.ring_g), p.ring_beta_at = pitch(p.ring_beta);
-  }
+  p.q_at = pitch(p.q), p.k_at = pitch(p.k), p.v_at = pitch(p.v), p.a_at = pitch(p.a), p.b_at = pitch(p.b);
+  p.out_at = pitch(p.out);
+  p.ring_k_at = pitch(p.ring_k), p.ring_v_at = pitch(p.ring_v);
+  p.ring_g_at = pitch(p.ring_g), p.ring_beta_at = pitch(p.ring_beta);
+  p.most_steps = std::max(1, most_steps(desc));
   p.heads_per_key = p.HV / p.H;
   p.state_head = bytes(p.state.head_stride, p.state.dtype);
   if (!small) return {Code::unsupported, "strides: cuda.exact expects at most 2 GiB between heads and between tokens"};
   const DeviceProperties& device = current_device();
   const ExactTiles tiles = exact_tiles(desc, device);
   if (tiles.heads == 0) return {};
-  static const exact::Instances all[2][2] = {{exact::window_64(), exact::window_128()},
+  static const exact::Instances all[3][2] = {{exact::window_64(), exact::window_128()},
+                                             {exact::history_64(), exact::history_128()},
                                              {exact::ring_64(), exact::ring_128()}};
-  const exact::Instances& of = all[p.from_ring][p.K == 128];
+  const exact::Instances& of = all[p.from_ring ? 2 : p.history ? 1 : 0][p.K == 128];
   return of.of[p.state.dtype == DType::f32 ? 0 : 1][p.kind == MixerKind::kda](p, tiles, device.shared_bytes_per_block);
 }
 

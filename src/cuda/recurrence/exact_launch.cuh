@@ -29,18 +29,20 @@ Status launch(const ExactParams& p, const ExactTiles& tiles, int most_shared_byt
 
 using Launch = Status (*)(const ExactParams&, const ExactTiles&, int);
 
-/// The instances of one K, of windows or of the ring: [state bytes 4, 2][gdn, kda].
+/// The instances of one K and source: [state bytes 4, 2][gdn, kda].
 struct Instances {
   Launch of[2][2];
 };
-template <int K, bool FromRing>
+template <int K, Source From>
 Instances instances() {
-  return {{{launch<Traits<K, 4, false, FromRing>>, launch<Traits<K, 4, true, FromRing>>},
-           {launch<Traits<K, 2, false, FromRing>>, launch<Traits<K, 2, true, FromRing>>}}};
+  return {{{launch<Traits<K, 4, false, From>>, launch<Traits<K, 4, true, From>>},
+           {launch<Traits<K, 2, false, From>>, launch<Traits<K, 2, true, From>>}}};
 }
 
 Instances window_128();
 Instances window_64();
+Instances history_128();
+Instances history_64();
 Instances ring_128();
 Instances ring_64();
 

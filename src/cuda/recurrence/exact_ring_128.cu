@@ -2,6 +2,6 @@
 
 namespace ringfold::cuda::exact {
 
-Instances ring_128() { return instances<128, true>(); }
+Instances ring_128() { return instances<128, Source::ring>(); }
 
 }  // namespace ringfold::cuda::exact

@@ -2,6 +2,6 @@
 
 namespace ringfold::cuda::exact {
 
-Instances ring_64() { return instances<64, true>(); }
+Instances ring_64() { return instances<64, Source::ring>(); }
 
 }  // namespace ringfold::cuda::exact

@@ -22,15 +22,19 @@ struct ExactParams : RecurrenceParams {
   Pitch q_at, k_at, v_at, a_at, b_at, out_at;           // of the window, or of the ring that is read
   Pitch ring_k_at, ring_v_at, ring_g_at, ring_beta_at;  // of the ring that is written
   int32_t state_head = 0;                               // bytes between the heads of a state
+  int32_t most_steps = 1;                               // of a row
   int32_t heads_per_key = 1;                            // HV / H
 };
 
+/// Where the tokens come from: the ring alone (fold), a window, or a window behind a history in the ring.
+enum class Source { ring, window, history };
+
 /// What is known at compile time. StateBytes: 4, or 2 for bf16 and f16.
-template <int K_, int StateBytes, bool Kda, bool FromRing>
+template <int K_, int StateBytes, bool Kda, Source From>
 struct Traits {
   static constexpr int K = K_;
   static constexpr int kStateBytes = StateBytes;
-  static constexpr bool kKda = Kda, kFromRing = FromRing;
+  static constexpr bool kKda = Kda, kFromRing = From == Source::ring, kHistory = From == Source::history;
   static constexpr int kLanes = K / 16;                    // that share a row
   static constexpr int kRows = kLanes / 2;                 // of V, in one thread
   static constexpr int kSide = 32 / kLanes;                // row groups of a warp; lane = c * kSide + side
@@ -40,8 +44,8 @@ struct Traits {
   static constexpr int kRowBytes = K * StateBytes;         // of a row in memory
   static constexpr int kRowChunks = kRowBytes / 16;
   // Token vectors. A GDN window keeps q for the other value heads of the key head (a KDA model has one for each).
-  static constexpr int kKd = 0, kKey = 1, kQd = 2, kQuery = 3, kDecay = FromRing ? 2 : 3;
-  static constexpr int kVectors = FromRing ? (Kda ? 3 : 2) : 4;
+  static constexpr int kKd = 0, kKey = 1, kQd = 2, kQuery = 3, kDecay = kFromRing ? 2 : 3;
+  static constexpr int kVectors = kFromRing ? (Kda ? 3 : 2) : 4;
   static constexpr int kTokenFloats = kVectors * K + 4;  // and a Scalars
   static constexpr bool kReuses = !Kda;                  // k (and q) of the value head before
 
@@ -70,7 +74,11 @@ struct alignas(16) Line {
   const std::byte *q, *k, *v, *a, *b;
   std::byte *out, *ring_k, *ring_v, *ring_g, *ring_beta;
   std::byte *state, *target, *track;
-  int32_t count, track_step, first_hv;
+  int32_t count;               // steps
+  int32_t history, first_row;  // steps of the history; ring row of step 0
+  uint32_t rounds;             // bit i: a commit ended with step i
+  int32_t track_step;          // after which the state goes to `track`; -1: none
+  int32_t first_hv;
   bool live;
 };
 

@@ -2,6 +2,6 @@
 
 namespace ringfold::cuda::exact {
 
-Instances window_128() { return instances<128, false>(); }
+Instances window_128() { return instances<128, Source::window>(); }
 
 }  // namespace ringfold::cuda::exact

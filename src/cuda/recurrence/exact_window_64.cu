@@ -2,6 +2,6 @@
 
 namespace ringfold::cuda::exact {
 
-Instances window_64() { return instances<64, false>(); }
+Instances window_64() { return instances<64, Source::window>(); }
 
 }  // namespace ringfold::cuda::exact
