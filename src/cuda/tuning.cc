@@ -16,8 +16,8 @@ int exact_shared_bytes(const Desc& d, int threads, int heads_of_line, int vector
   const int state = threads / 2 * K * static_cast<int>(size_of(d.state_dtype));
   const int vectors = d.op != Op::fold ? 4 : d.kind == MixerKind::kda ? 3 : 2;
   const int of_token = vector_buffers * (vectors * K * 4 + 16) + 2 * threads;  // vectors, scalars; v
-  constexpr int kLineBuffers = 3, kLineBytes = 128, kBarrierBytes = 16;
-  return state + window * of_token + threads * 16 + kLineBuffers * (heads_of_line * window * 8 + kLineBytes) +
+  constexpr int kLineBuffers = 3, kBarrierBytes = 16;
+  return state + window * of_token + threads * 16 + kLineBuffers * (heads_of_line * window * 8 + kExactLineBytes) +
          vector_buffers * kBarrierBytes;
 }
 

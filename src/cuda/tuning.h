@@ -30,6 +30,9 @@ struct ExactTiles {
 int exact_shared_bytes(const Desc& desc, int threads, int heads_of_line, int vector_buffers);
 ExactTiles exact_tiles(const Desc& desc, const DeviceProperties& device);
 
+/// Of what a block keeps of a line in shared memory.
+inline constexpr int kExactLineBytes = 128;
+
 /// The most threads of a block. Two such blocks share the registers of a multiprocessor.
 inline constexpr int kExactThreads = 256;
 

@@ -77,8 +77,8 @@ struct Shape {
   PoolConfig config;
 };
 
-/// Words of 16, 4 and 2 bytes; with and without conv; one and several launches for all slots. The tests need 11 slots
-/// and two layers at least.
+/// Words of 16, 4 and 2 bytes; with and without conv; one and several launches for all slots. The tests need 11 slots,
+/// two layers and windows of four.
 std::vector<Shape> shapes() {
   PoolConfig odd = small();
   odd.slots = 11;
@@ -86,7 +86,7 @@ std::vector<Shape> shapes() {
   PoolConfig many = {.layers = 2, .slots = 400, .H = 1, .HV = 1, .K = 8, .V = 2, .ring_rows = 4};
   many.act_dtype = DType::bf16;
   // The cursors' place in the scratch is aligned to two bytes only, so that they are set in halves.
-  PoolConfig halves = {.layers = 3, .slots = 11, .H = 1, .HV = 1, .K = 5, .V = 3, .ring_rows = 2, .conv_channels = 8};
+  PoolConfig halves = {.layers = 3, .slots = 11, .H = 1, .HV = 1, .K = 5, .V = 3, .ring_rows = 4, .conv_channels = 8};
   halves.state_dtype = halves.act_dtype = DType::bf16;
   return {{"odd", odd}, {"even", even}, {"many", many}, {"halves", halves}};
 }

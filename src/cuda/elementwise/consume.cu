@@ -14,6 +14,7 @@ __global__ void __launch_bounds__(kWarps * 32)
   const int64_t row = static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.x / 32;
   if (row >= p.rows) return;
   const RowStatus status = p.num_accepted ? verdict_on_accepted(p, layers, row) : verdict_on_window(p, row);
+  if (lane == 0 && p.row_status) p.row_status[row] = static_cast<int32_t>(status);  // this may be the only kernel
   if (status != RowStatus::done) return;
   const int64_t slot = p.slot_ids[row], target = p.track_slot(row);
   for (int64_t i = lane; i < p.layers; i += 32) {

@@ -64,7 +64,7 @@ class Block : Lines<T> {
  private:
   using Base = Lines<T>;
   using typename Base::Turn;
-  using Base::after, Base::at, Base::buffer, Base::fetch_inputs, Base::find_line, Base::in_ring, Base::make_gates,
+  using Base::after, Base::at, Base::buffer, Base::fetch_inputs, Base::find_line, Base::history, Base::in_ring, Base::make_gates,
       Base::make_vectors, Base::open_line, Base::parity, Base::read_group, Base::records, Base::ring_row,
       Base::same_key, Base::warps, Base::zero_outputs, Base::act_dtype;
   using Base::lane, Base::p, Base::shared, Base::warp;
@@ -77,7 +77,7 @@ class Block : Lines<T> {
       copy_state(line, at_head.hv);
       for_v_chunks(0, line.count, [&](int t, int byte) {
         const std::byte* v = in_ring(line, t) ? at(line.ring_v, p.ring_v_at, ring_row(line, t), at_head.hv)
-                                              : at(line.v, p.v_at, t - line.history, at_head.hv);
+                                              : at(line.v, p.v_at, t - history(line), at_head.hv);
         ptx::copy_async_16(ptx::shared_address(shared.v(v_buffer(at_head), t) + byte), v + byte);
       });
     }
@@ -255,7 +255,7 @@ class Block : Lines<T> {
   __device__ __forceinline__ void compute_tokens(State& s, const Line& line, const Turn& now) const {
     const int hv = now.hv;
     if (records()) {
-      for_v_chunks(line.history, line.count, [&](int t, int byte) {  // what this lane has copied itself
+      for_v_chunks(history(line), line.count, [&](int t, int byte) {  // what this lane has copied itself
         *reinterpret_cast<uint4*>(at(line.ring_v, p.ring_v_at, ring_row(line, t), hv) + byte) =
             *reinterpret_cast<const uint4*>(shared.v(v_buffer(now), t) + byte);
       });
@@ -263,19 +263,19 @@ class Block : Lines<T> {
     int t = 0;
 #pragma unroll 1
     do {
-      const bool history = T::kHistory && t < line.history;
+      const bool replays = T::kHistory && t < line.history;
       // Stop for the snapshot, or where the checkpoint takes the history.
       const bool tracked = (T::kFromRing || T::kHistory) && t <= line.track_step;
-      const int stop = history ? line.history : tracked ? line.track_step + 1 : line.count;
-      if (history) {
+      const int stop = replays ? line.history : tracked ? line.track_step + 1 : line.count;
+      if (replays) {
         if constexpr (T::kHistory) run_steps<true>(s, line, now, t, stop);
       } else {
         run_steps<T::kFromRing>(s, line, now, t, stop);
       }
-      if (tracked || (!history && (T::kFromRing || p.write_state))) {
+      if (tracked || (!replays && (T::kFromRing || p.write_state))) {
         store_state(s, tracked ? line.track : line.target, now.hv);
       }
-      t = history || tracked ? stop : -1;
+      t = replays || tracked ? stop : -1;
     } while (t >= 0);
   }
 
@@ -301,7 +301,7 @@ class Block : Lines<T> {
     const bool upper = !ring && c >= T::kLanes / 2;                       // ends with the q dot
     std::byte* out = nullptr;
     if constexpr (!ring) {
-      out = at(line.out, p.out_at, first - line.history, hv) + row * (p.out.dtype == DType::f32 ? 4 : 2);
+      out = at(line.out, p.out_at, first - history(line), hv) + row * (p.out.dtype == DType::f32 ? 4 : 2);
     }
     const std::byte* v_at = shared.v(v_buffer(now), first) + row * 2;
     const float* vectors = shared.vector(buffer(now), first, 0) + at_half<T>(c, 0);

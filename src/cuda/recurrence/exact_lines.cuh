@@ -67,15 +67,13 @@ class Lines {
   __device__ DType act_dtype() const { return T::kFromRing ? p.ring_v.dtype : p.v.dtype; }
   __device__ bool records() const { return !T::kFromRing && p.records(); }
   /// Step t of a line comes from the ring, or from the window?
-  static __device__ bool in_ring(const Line& line, int t) {
-    return T::kFromRing || (T::kHistory && t < line.history);
-  }
+  static __device__ bool in_ring(const Line& line, int t) { return T::kFromRing || t < history(line); }
+  static __device__ int history(const Line& line) { return T::kFromRing || T::kHistory ? line.history : 0; }
   /// The ring row of step t: of the history, then of the window.
   __device__ int ring_row(const Line& line, int t) const {
+    if (!T::kFromRing && !T::kHistory) return t;
     const int row = line.first_row + t;
-    return (T::kFromRing || T::kHistory) && p.history.ring_rows > 0 && row >= p.history.ring_rows
-               ? row - p.history.ring_rows
-               : row;
+    return p.history.ring_rows > 0 && row >= p.history.ring_rows ? row - p.history.ring_rows : row;
   }
 
   /// The first warp judges a row and finds its arrays.
@@ -170,7 +168,7 @@ class Lines {
         gates.beta = peek<float>(ring_beta(line, t, hv), 0);
         if constexpr (!T::kKda) g = peek<float>(ring_g(line, t, hv), 0);
       } else {
-        const int own = t - line.history;
+        const int own = t - history(line);
         gates.beta = arith::sigmoid<S>(load(p.b.dtype, at(line.b, p.b_at, own, hv), 0));
         if constexpr (!T::kKda) g = log_decay(p, hv, 0, load(p.a.dtype, at(line.a, p.a_at, own, hv), 0));
         if (records() && blockIdx.y == 0) {
@@ -200,7 +198,7 @@ class Lines {
   /// The same for step t: there is no q in the ring, its lanes get zeros.
   __device__ bool prepares(const Line& line, int t) const { return prepares() && !(in_ring(line, t) && prepares_q()); }
   __device__ const std::byte* prepared_source(const Line& line, int key, int t) const {
-    const int own = t - line.history;
+    const int own = t - history(line);
     const std::byte* from = in_ring(line, t)  ? at(line.ring_k, p.ring_k_at, ring_row(line, t), key)
                             : prepares_q() ? at(line.q, p.q_at, own, key)
                                            : at(line.k, p.k_at, own, key);
@@ -309,7 +307,7 @@ class Lines {
     } else if constexpr (!T::kFromRing) {
       // The k lane computes the first four, the q lane of the same group the others.
       const int k0 = prepared_group() * kGroup + (prepares_q() ? 4 : 0);
-      const std::byte* a = at(line.a, p.a_at, t - line.history, hv);
+      const std::byte* a = at(line.a, p.a_at, t - history(line), hv);
       const float expA = arith::exp_A<S>(p.A_log[hv]);
       float mine[4];
 #pragma unroll

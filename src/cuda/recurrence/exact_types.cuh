@@ -4,6 +4,7 @@
 #include "core/arith.h"
 #include "core/params.h"
 #include "cuda/common/ptx.cuh"
+#include "cuda/tuning.h"
 
 namespace ringfold::cuda::exact {
 
@@ -75,12 +76,14 @@ struct alignas(16) Line {
   std::byte *out, *ring_k, *ring_v, *ring_g, *ring_beta;
   std::byte *state, *target, *track;
   int32_t count;               // steps
-  int32_t history, first_row;  // steps of the history; ring row of step 0
-  uint32_t rounds;             // bit i: a commit ended with step i
-  int32_t track_step;          // after which the state goes to `track`; -1: none
   int32_t first_hv;
+  uint32_t rounds;             // bit i: a commit ended with step i
+  int16_t history, first_row;  // steps of the history; ring row of step 0
+  int16_t track_step;          // after which the state goes to `track`; -1: none
   bool live;
 };
+
+static_assert(sizeof(Line) == kExactLineBytes);
 
 /// Shared memory of a block, carved from one array. The order and the sizes are those of exact_shared_bytes().
 template <class T>
