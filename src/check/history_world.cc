@@ -1,6 +1,7 @@
 // Histories for the contract's bodies: accepted rows that wait in the ring, made by verifies of on_commit and placed by
 // the kit's own reckoning, so that the code under test is not asked where they lie.
 #include <algorithm>
+#include <utility>
 
 #include "check/world.h"
 
@@ -98,8 +99,18 @@ Store World::make_store(int64_t stream) const {
   int64_t rows = config.window + 1;
   if (has_history()) rows = config.seed % 2 == 0 ? 2 * config.window : 3 * config.window + 2;
   Store s(config, num_slots, std::min<int64_t>(rows, kMaxWindow));
-  s.fill(slots, stream);
-  if (has_history()) add_histories(&s);
+  if (!has_history()) {
+    s.fill(slots, stream);
+    return s;
+  }
+  if (start_ == nullptr || stream != 0) {
+    s.fill(slots, stream);
+    add_histories(&s);
+    if (stream != 0) return s;
+    start_ = std::make_shared<const Store>(std::move(s));
+    s = Store(config, num_slots, start_->ring_rows());
+  }
+  s.copy_from(*start_);
   return s;
 }
 

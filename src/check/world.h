@@ -2,6 +2,7 @@
 // Everything is hostile by default: poisoned, guarded, unused slots and gaps full of NaN.
 #pragma once
 
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -172,6 +173,8 @@ class World {
 
  private:
   void add_histories(Store* store) const;
+
+  mutable std::shared_ptr<const Store> start_;  ///< what make_store made first, where there are histories
 };
 
 }  // namespace ringfold::check
