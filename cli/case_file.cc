@@ -75,6 +75,8 @@ class Tensors {
     return CaseTensor(*dtype, stored->shape, {stored->bytes.begin(), stored->bytes.end()});
   }
 
+  const std::string& path() const { return path_; }
+
   CaseTensor take_if_there(const std::string& name, Kind kind, const std::vector<Dim>& dims) {
     return has(name) ? take(name, kind, dims) : CaseTensor();
   }
@@ -117,10 +119,26 @@ class TensorReader {
       }
     }
     if (case_.pool.H == 0) case_.pool.H = case_.pool.HV;
-    if (case_.pool.ring_rows == 0) case_.pool.ring_rows = longest_window_;
+    size_ring();
   }
 
  private:
+  /// With on_commit a window, otherwise a window and a history of another one at most, unless the file says.
+  void size_ring() {
+    PoolConfig& pool = case_.pool;
+    if (pool.fold_policy == FoldPolicy::on_commit) {
+      if (pool.ring_rows == 0) pool.ring_rows = longest_window_;
+      return;
+    }
+    const int64_t longest = std::max<int64_t>(1, longest_window_);
+    if (pool.ring_rows == 0) pool.ring_rows = std::min<int64_t>(kMaxWindow, 2 * longest);
+    if (pool.ring_rows < 2) {
+      throw CommandError(fmt::format("{}: key 'ring_rows': expected 2 or more with fold_policy {}, found {}",
+                                     tensors_.path(), to_string(pool.fold_policy), pool.ring_rows));
+    }
+    pool.max_window = std::min(longest, pool.ring_rows - 1);
+  }
+
   std::vector<Dim> layered(std::vector<Dim> dims) const {
     if (case_.layered) dims.insert(dims.begin(), {"layers", case_.pool.layers});
     return dims;

@@ -62,6 +62,7 @@ class Runner {
       }
       emit(fmt::format("{}.status", i), std::move(status_));
     }
+    require(pool_->settle(handles_), where_);
     emit_view("state", pool_->state());
     if (options_.dump_ring) {
       const Ring ring = pool_->ring();
@@ -98,7 +99,7 @@ class Runner {
       desc.K = case_.pool.K;
       desc.V = case_.pool.V;
       desc.rows = std::max<int64_t>(step.rows, 1);
-      desc.window = step.op == StepOp::decode ? 1 : case_.pool.ring_rows;
+      desc.window = step.op == StepOp::decode ? 1 : case_.pool.ring_rows;  // bounds the windows too
       desc.layers = step.op == StepOp::commit ? case_.pool.layers : 1;
       Explanation explanation;
       require(explain(desc, options_.impl, &explanation), where());

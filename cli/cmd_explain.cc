@@ -15,11 +15,12 @@ namespace {
 
 constexpr const char* kFooter =
     R"(Traffic is bytes of state and ring per step and request, for each fold policy, next to storing
-one state per draft token. Only on_commit is built; the others are listed for comparison.
+one state per draft token. --policy says which one the request has; device cuda serves on_commit alone.
 Bytes held count the short conv of the layer (--channels 0: it has none); bytes moved leave it out.
 Examples:
   ringfold explain --preset qwen3.5-35b --window 4 --rows 32
   ringfold explain --op fold --mixer kda --shape 32,32,128,128 --state bf16 --act bf16
+  ringfold explain --preset qwen3.5-35b --policy lazy --accepted 2.5
   ringfold explain --preset kimi-linear --impl reference --json)";
 
 /// Published shapes of one recurrent layer, and how many such layers the model has (1 where only the layer is
@@ -140,8 +141,8 @@ std::vector<Cost> storage_of(const Footprint& f, int64_t window) {
 
 std::vector<Cost> traffic_of(const Footprint& f) {
   return {{"on_commit", "on_commit", f.step_on_commit},
-          {"on_next_verify", "on_next_verify (not built)", f.step_on_next_verify},
-          {"lazy", "lazy (not built)", f.step_lazy},
+          {"on_next_verify", "on_next_verify", f.step_on_next_verify},
+          {"lazy", "lazy", f.step_lazy},
           {"snapshot", "state per draft", f.step_snapshot}};
 }
 

@@ -40,7 +40,7 @@ once more with every draft wrong, and all three are compared, byte for byte, tog
 Exit codes: 0 done, 1 a text or state differs from plain decoding, 2 bad usage, missing or malformed model.)";
 
 struct Options {
-  std::string model, draft_model, prompt_file, drafter, impl, stop;
+  std::string model, draft_model, prompt_file, drafter, impl, stop, policy = "on_commit";
   std::vector<std::string> prompts;
   std::vector<int32_t> ids;
   bool bundled = false, check = true, json = false;
@@ -169,6 +169,7 @@ void Job::load() {
   options.max_sequences = 4;  // with drafts, without, all wrong, and one more while the next is made
   options.threads = o_.threads;
   options.impl = o_.impl;
+  options.fold_policy = *parse<FoldPolicy>(o_.policy);
   require(Engine::load(o_.model, options, &engine_), "");
   const ModelConfig& config = engine_->config();
   if (!config.byte_level() && o_.ids.empty()) {
@@ -288,7 +289,8 @@ void Job::report() const {
   const double speedup = t.seconds > 0 ? t.baseline_seconds / t.seconds : 0;
   const Footprint f = footprint(engine_->describe(o_.drafts + 1));
   const int64_t layers = engine_->config().linear_layers();
-  const int64_t snapshot = layers * (f.state_bytes + f.snapshot_bytes), ring = layers * (f.state_bytes + f.ring_bytes);
+  const int64_t snapshot = layers * (f.state_bytes + f.snapshot_bytes);
+  const int64_t ring = layers * (f.state_bytes + engine_->ring_rows() * f.ring_row_bytes);
   if (o_.json) {
     std::string joined;
     for (const std::string& text : t.texts) joined += (joined.empty() ? "" : "\n\n") + text;
@@ -358,6 +360,9 @@ void add_generate(CLI::App& app, int* exit_code) {
   cmd->add_option("--threads", o.threads, "0: all cores, or one where that is faster")
       ->capture_default_str()
       ->check(CLI::Range(0, 1024));
+  cmd->add_option("--policy", o.policy, "Fold policy: on_commit, on_next_verify or lazy; the text is the same")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"on_commit", "on_next_verify", "lazy"}));
   cmd->add_option("--impl", o.impl, "Force ringfold's implementation by name");
   cmd->add_flag("--check,!--no-check", o.check, "Compare with plain decoding, and time it [on]");
   cmd->add_option("--rounds", o.rounds, "Timed rounds with and without drafts, of which the median counts")

@@ -67,7 +67,12 @@ Status Engine::create_pool() {
   p.HV = c.linear_num_value_heads;
   p.K = c.linear_key_head_dim;
   p.V = c.linear_value_head_dim;
+  // A ring of two windows lets commits move cursors only; a lazy one is as long as it may be.
+  p.fold_policy = options_.fold_policy;
+  p.max_window = options_.max_window;
   p.ring_rows = options_.max_window;
+  if (p.fold_policy == FoldPolicy::on_next_verify) p.ring_rows = std::min<int64_t>(kMaxWindow, 2 * p.max_window);
+  if (p.fold_policy == FoldPolicy::lazy) p.ring_rows = kMaxWindow;
   p.conv_channels = c.conv_channels();
   p.conv_width = c.linear_conv_kernel_dim;
   return Pool::create(p, &pool_);
@@ -80,6 +85,7 @@ Desc Engine::describe(int64_t window) const {
   d.K = config_.linear_key_head_dim;
   d.V = config_.linear_value_head_dim;
   d.window = window;
+  d.fold_policy = options_.fold_policy;
   return d;
 }
 

@@ -15,10 +15,11 @@ namespace ringfold::engine {
 
 struct EngineOptions {
   int64_t max_sequences = 4;  ///< live sequences; one that drafts in trials counts twice
-  int64_t max_window = 8;     ///< largest verify window (drafts + 1): rows of the ring, 1 .. kMaxWindow
+  int64_t max_window = 8;     ///< largest verify window (drafts + 1), 1 .. kMaxWindow; below that but with on_commit
   int64_t max_context = 0;    ///< tokens per sequence; 0: max_position_embeddings
   int threads = 0;            ///< of a step; 0: the setting of set_num_threads()
-  std::string impl;           ///< forces ringfold's implementation by name; empty: the best
+  FoldPolicy fold_policy = FoldPolicy::on_commit;  ///< when accepted tokens reach the states; no bit depends on it
+  std::string impl;                                ///< forces ringfold's implementation by name; empty: the best
 };
 
 /// One request: a slot of the pool for the linear layers, and a KV cache with a length for the attention layers. Both
@@ -71,6 +72,8 @@ class Engine {
   const ModelConfig& config() const { return config_; }
   const EngineOptions& options() const { return options_; }
   int64_t max_context() const { return max_context_; }
+  /// Rows of each slot's ring.
+  int64_t ring_rows() const { return pool_->config().ring_rows; }
   /// Description of a verify of `window` tokens of one sequence, for explain() and footprint(): one linear layer.
   Desc describe(int64_t window) const;
 
@@ -92,7 +95,8 @@ class Engine {
   Status begin_trial(Sequence* sequence);
   void end_trial(Sequence* sequence);
 
-  /// Whether states, conv windows and caches agree in every byte. Pending windows do not matter.
+  /// Whether states, conv windows and caches agree in every byte. Pending windows do not matter. Histories of the fold
+  /// policy are folded first.
   bool same_state(const Sequence& a, const Sequence& b) const;
 
  private:

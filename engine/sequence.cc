@@ -91,6 +91,8 @@ void Engine::end_trial(Sequence* s) {
 
 bool Engine::same_state(const Sequence& a, const Sequence& b) const {
   if (a.length_ != b.length_) return false;
+  const Slot slots[] = {a.slot_, b.slot_};
+  if (!pool_->settle(slots).ok()) return false;
   const auto equal_slots = [&](const TensorView& all) {  // a slot of one layer is packed
     const int64_t bytes = all.elements() / all.shape[0] * static_cast<int64_t>(size_of(all.dtype));
     return std::memcmp(all.at(a.slot_.id).data, all.at(b.slot_.id).data, static_cast<size_t>(bytes)) == 0;

@@ -87,6 +87,7 @@ struct NormCase {
 Results run_all(Judge& judge, const Config& config, std::string_view impl, bool snapshots) {
   Results results;
   add_recurrence(judge, config, impl, snapshots, results);
+  if (config.policy != FoldPolicy::on_commit) return results;  // conv and norm know nothing of it
   add_conv(judge, config, impl, results);
   for (DType type : {DType::f32, config.act}) {
     NormCase norm(config, impl, type);

@@ -34,6 +34,10 @@ void fold_one_count(Judge& judge, const World& world, const Store& verified, con
       const std::string where =
           "state after fold(" + std::to_string(counts[r]) + ") of " + World::where(l, static_cast<int64_t>(r));
       const TensorView state = store.state(l, world.slots[r]);
+      if (counts[r] == 0 && world.has_history()) {
+        judge.same(state, verified.logical(l, world.slots[r]), where);
+        continue;
+      }
       if (counts[r] == 0) {
         judge.untouched(state, pack(verified.state(l, world.slots[r])), where);
         continue;
@@ -45,7 +49,10 @@ void fold_one_count(Judge& judge, const World& world, const Store& verified, con
       }
     }
     const std::vector<int32_t> pending = ints(store.pending(l));
-    for (int32_t slot : world.slots) judge.that(pending[slot] == kNoWindow, "fold left a pending window");
+    for (int32_t slot : world.slots) {
+      judge.that(pending[slot] == kNoWindow, "fold left a pending window");
+      judge.that(store.cursors(l, slot).live == 0, "fold left a history");
+    }
   }
 }
 
@@ -140,7 +147,7 @@ void fold_is_decode(Judge& judge, const Config& config, std::string_view impl) {
   for (int64_t n : counts_to_try(config.window)) fold_one_count(judge, world, verified, batches, n);
   whole_window(judge, world, verified, batches);
   tracking(judge, world, verified);
-  conv_commit_is_decode(judge, config, impl);
+  if (!world.has_history()) conv_commit_is_decode(judge, config, impl);
 }
 
 void layers_are_free(Judge& judge, const Config& config, std::string_view impl) {
@@ -164,9 +171,7 @@ void layers_are_free(Judge& judge, const Config& config, std::string_view impl) 
   for (Store* store : {&one_by_one, &listed, &part}) store->copy_from(verified);
   for (int64_t l = config.layers - 1; l >= 0; --l) {  // one layer per call, through views of one layer
     FoldArgs args = world.fold_args(one_by_one, ids, accepted);
-    args.state = one_by_one.state(l);
-    args.ring = one_by_one.ring(l);
-    args.pending = one_by_one.pending(l);
+    World::take_layer(one_by_one, l, &args);
     judge.ok(mirrored::fold(args), "fold of layer " + std::to_string(l));
   }
   judge.same(one_by_one.state(), at_once.state(), "states, layer by layer against all at once,");
@@ -195,19 +200,17 @@ void others_untouched(Judge& judge, const Config& config, std::string_view impl)
   const World world(config, impl);
   Store store = world.make_store();
   const int64_t mine = 0;  // layer of the call
-  const Ring ring = store.ring();
   const auto everything = [&] {
     std::vector<Bytes> all;
-    for (const TensorView& view : {store.state(), ring.k, ring.v, ring.g, ring.beta, store.pending()})
-      all.push_back(pack(view));
+    for (const auto& [name, view] : store.memory()) all.push_back(pack(view));
     return all;
   };
   /// Bytes that a call may write are put back to what they were; then all there is is compared.
   const auto compare = [&](const std::vector<Bytes>& before, const std::string& what) {
-    const TensorView views[] = {store.state(), ring.k, ring.v, ring.g, ring.beta, store.pending()};
-    const char* names[] = {"state", "ring k", "ring v", "ring g", "ring beta", "pending"};
-    for (int i = 0; i < 6; ++i)
-      judge.untouched(views[i], before[i], what + ": " + names[i] + " that the call does not own");
+    size_t i = 0;
+    for (const auto& [name, view] : store.memory()) {
+      judge.untouched(view, before[i++], what + ":" + name + " that the call does not own");
+    }
   };
   std::vector<Bytes> before = everything();
   Store saved = world.make_store();
@@ -218,7 +221,14 @@ void others_untouched(Judge& judge, const Config& config, std::string_view impl)
       copy(at(saved), at(store));
     }
   };
+  /// A row that a call has emptied.
+  const auto restore_row = [&](int32_t slot) {
+    copy(saved.state(mine, slot), store.state(mine, slot));
+    store.set_cursors(mine, slot, saved.cursors(mine, slot));
+  };
   Batch batch = world.batch(mine);
+  std::vector<bool> due;
+  for (size_t r = 0; r < world.slots.size(); ++r) due.push_back(world.is_due(store, mine, r));
   world.verify(judge, store, mine, batch);
   std::vector<int32_t> counts;
   for (size_t r = 0; r < world.slots.size(); ++r) {
@@ -230,6 +240,7 @@ void others_untouched(Judge& judge, const Config& config, std::string_view impl)
       copy(from.beta, to.beta);
     }
     counts.push_back(static_cast<int32_t>(world.lengths[r]));
+    if (due[r]) copy(saved.state(mine, world.slots[r]), store.state(mine, world.slots[r]));
   }
   restore_pending();
   compare(before, "verify");
@@ -244,13 +255,13 @@ void others_untouched(Judge& judge, const Config& config, std::string_view impl)
   const std::vector<int32_t> layers{static_cast<int32_t>(mine)};
   args.layers = layers;
   judge.ok(mirrored::fold(args), "fold of one row");
-  copy(saved.state(mine, first[0]), store.state(mine, first[0]));
+  restore_row(first[0]);
   restore_pending();
   compare(before, "fold");
 
   Batch step = world.batch(mine);
   world.decode(judge, store, mine, step);
-  for (int32_t slot : world.slots) copy(saved.state(mine, slot), store.state(mine, slot));
+  for (int32_t slot : world.slots) restore_row(slot);
   restore_pending();
   compare(before, "decode");
 }

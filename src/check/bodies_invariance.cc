@@ -78,7 +78,7 @@ std::vector<RowResult> step(Judge& judge, const World& world, Layout layout, con
   const Store start = world.make_store();
   Config memory = world.config;
   memory.layers = 1;
-  Store store(memory, world.num_slots, world.config.window);
+  Store store(memory, world.num_slots, world.has_history() ? start.ring_rows() : world.config.window);
   store.fill({});
   std::vector<Row> rows;
   std::vector<int32_t> slots, counts;
@@ -86,18 +86,34 @@ std::vector<RowResult> step(Judge& judge, const World& world, Layout layout, con
     const size_t r = order[i];
     const int32_t slot =
         other_slots ? static_cast<int32_t>(world.num_slots - 1 - static_cast<int64_t>(i)) : world.slots[r];
-    copy(start.state(0, world.slots[r]), store.state(0, slot));
+    if (world.has_history()) {
+      store.copy_slot(start, world.slots[r], slot);
+    } else {
+      copy(start.state(0, world.slots[r]), store.state(0, slot));
+    }
     rows.push_back({&world.sequences[0][r], 0, world.lengths[r], slot});
     slots.push_back(slot);
     counts.push_back(static_cast<int32_t>(world.lengths[r]));
   }
   Batch batch = world.batch(layout, rows);
   world.verify(judge, store, 0, batch);
+  std::vector<Store::Cursors> cursors;
+  for (int32_t slot : slots) cursors.push_back(store.cursors(0, slot));
   world.fold(judge, store, slots, counts);
   std::vector<RowResult> results(world.slots.size());
   for (size_t i = 0; i < order.size(); ++i) {
     const Ring ring = store.ring(0);
-    const auto rows_of = [&](const TensorView& view) { return copy_of(slice(view.at(slots[i]), 0, counts[i])); };
+    // History and window; all rows, in order of age.
+    const auto rows_of = [&](const TensorView& view) {
+      const TensorView mine = view.at(slots[i]);
+      std::vector<int64_t> shape(mine.shape.begin(), mine.shape.begin() + mine.rank);
+      shape[0] = cursors[i].live + counts[i];
+      Buffer aged(mine.dtype, shape);
+      for (int64_t t = 0; t < shape[0]; ++t) {
+        copy(slice(mine, (cursors[i].base + t) % store.ring_rows(), 1), slice(aged.view(), t, 1));
+      }
+      return aged;
+    };
     results[order[i]] = {copy_of(batch.out_row(i)), rows_of(ring.k),    rows_of(ring.v),
                          rows_of(ring.g),           rows_of(ring.beta), copy_of(store.state(0, slots[i]))};
   }
@@ -219,7 +235,7 @@ void speculation_invariance(Judge& judge, const Config& config, std::string_view
   for (size_t r = 0; r < world.slots.size(); ++r) truth.emplace_back(config, total, 0, 200 + static_cast<int64_t>(r));
 
   // Plain decoding, one token per call.
-  const Store plain = world.make_store(), spec = world.make_store();
+  const Store plain = world.make_plain_store(), spec = world.make_store();
   std::vector<std::vector<Buffer>> outputs(total);
   for (int64_t t = 0; t < total; ++t) {
     std::vector<Row> rows;
@@ -259,10 +275,24 @@ void speculation_invariance(Judge& judge, const Config& config, std::string_view
       }
       at[r] += good[r];
     }
+    // Most commits leave their rows in the ring where the fold policy allows it, and some fold.
+    for (size_t r = 0; r < slots.size() && world.has_history(); ++r) {
+      if (slots[r] >= 0 && rng.below(4) > 0 && spec.accept(0, slots[r], counts[r])) slots[r] = -1;
+    }
     const RowBuffers ids(slots), accepted(counts);
     FoldArgs fold_args = world.fold_args(spec, ids, accepted);
-    fold_args.state = spec.state(0), fold_args.ring = spec.ring(0), fold_args.pending = spec.pending(0);
+    World::take_layer(spec, 0, &fold_args);
     judge.ok(mirrored::fold(fold_args), "fold");
+  }
+  if (world.has_history()) {  // a window of nothing, to fold what is left
+    std::vector<Row> rows;
+    for (int32_t slot : world.slots) rows.push_back({nullptr, 0, 0, slot});
+    Batch batch = world.batch(Layout::ragged, rows);
+    world.verify(judge, spec, 0, batch);
+    const RowBuffers ids(world.slots), none(std::vector<int32_t>(world.slots.size(), 0));
+    FoldArgs fold_args = world.fold_args(spec, ids, none);
+    World::take_layer(spec, 0, &fold_args);
+    judge.ok(mirrored::fold(fold_args), "fold of histories");
   }
   // And in chunks, as a prompt is taken: the longest that a call allows, then the rest.
   const int64_t longest = longest_chunk(judge, world, truth);

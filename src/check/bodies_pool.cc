@@ -21,6 +21,12 @@ class PoolWorld {
     pc.state_dtype = config.state;
     pc.act_dtype = config.act;
     pc.ring_rows = config.window;
+    pc.fold_policy = config.policy;
+    if (config.policy != FoldPolicy::on_commit) {  // in turns: too small for two windows, just of two, and of three
+      const auto more = static_cast<int64_t>(config.seed % 3);
+      pc.max_window = config.window;
+      pc.ring_rows = std::min<int64_t>(more == 0 ? config.window + 1 : (more + 1) * config.window, kMaxWindow);
+    }
     pc.conv_channels = kChannels;
     pc.conv_width = kMinConvWidth + static_cast<int64_t>(config.seed % 3);
     pc.qk_l2norm = config.qk_l2norm;
@@ -80,7 +86,11 @@ class PoolWorld {
 
   /// All memory of the pool that a commit may change.
   std::vector<TensorView> memory() const {
-    return {pool->state(), pool->conv_state(), pool->pending(), pool->conv_pending(), pool->generations()};
+    std::vector<TensorView> all = {pool->state(), pool->conv_state(), pool->pending(), pool->conv_pending(),
+                                   pool->generations()};
+    const History h = pool->history();
+    if (!h.empty()) all.insert(all.end(), {h.base, h.live, h.cuts});
+    return all;
   }
   std::vector<Bytes> bytes() const {
     std::vector<Bytes> all;
@@ -88,7 +98,8 @@ class PoolWorld {
     return all;
   }
   void untouched(Judge& judge, const std::vector<Bytes>& before, const std::string& what) const {
-    const char* names[] = {" state", " conv windows", " pending", " conv pending", " generations"};
+    const char* names[] = {" state",       " conv windows", " pending", " conv pending",
+                           " generations", " base",         " live",    " cuts"};
     for (size_t i = 0; i < before.size(); ++i) judge.untouched(memory()[i], before[i], what + names[i]);
   }
 
@@ -132,6 +143,9 @@ void zero_slot(Judge& judge, const Pool& pool, int32_t id, const std::string& wh
     }
     judge.that(ints(pool.pending(l))[id] == kNoWindow, "pending " + when);
     judge.that(ints(pool.conv_pending(l))[id] == kNoWindow, "conv pending " + when);
+    const History h = pool.history(l);
+    if (h.empty()) continue;
+    for (const TensorView& view : {h.base, h.live, h.cuts}) judge.that(ints(view)[id] == 0, "history " + when);
   }
 }
 

@@ -11,17 +11,13 @@ namespace {
 
 std::vector<Bytes> bytes_of(const Store& store) {
   std::vector<Bytes> all;
-  const Ring ring = store.ring();
-  for (const TensorView& view : {store.state(), ring.k, ring.v, ring.g, ring.beta, store.pending()})
-    all.push_back(pack(view));
+  for (const auto& [name, view] : store.memory()) all.push_back(pack(view));
   return all;
 }
 
 void untouched(Judge& judge, const Store& store, const std::vector<Bytes>& before, const std::string& what) {
-  const Ring ring = store.ring();
-  const TensorView views[] = {store.state(), ring.k, ring.v, ring.g, ring.beta, store.pending()};
-  const char* names[] = {" state", " ring k", " ring v", " ring g", " ring beta", " pending"};
-  for (int i = 0; i < 6; ++i) judge.untouched(views[i], before[i], what + names[i]);
+  size_t i = 0;
+  for (const auto& [name, view] : store.memory()) judge.untouched(view, before[i++], what + name);
 }
 
 /// A good row on each slot of the world, with odd rows between them that have poisoned inputs.
@@ -206,6 +202,10 @@ void duplicate_windows(Judge& judge, const World& world, const std::vector<Row>&
   const Store store = world.make_store();
   Batch batch = world.batch(world.config.layout, rows);
   const std::vector<Bytes> before = bytes_of(store);
+  std::vector<Bytes> state_before;
+  for (int64_t l = 0; l < world.config.layers; ++l) {
+    for (int32_t slot = 0; slot < world.num_slots; ++slot) state_before.push_back(pack(store.state(l, slot)));
+  }
   VerifyArgs args = world.verify_args(store, 0, batch);
   args.row_status = {};
   judge.refused(mirrored::verify(args), Code::invalid_argument, "verify with one slot twice, no row_status");
@@ -216,7 +216,14 @@ void duplicate_windows(Judge& judge, const World& world, const std::vector<Row>&
   statuses[0] = statuses[1] = RowStatus::duplicate_slot;
   judge.rows(batch.row_status, statuses, "verify with one slot twice");
   judge.zeros(batch.out_row(0), "outputs of a slot that came twice");
-  judge.untouched(store.state(), before[0], "state, by verify with one slot twice");
+  // The histories of other rows may be folded.
+  for (int64_t l = 0; l < world.config.layers; ++l) {
+    for (int32_t slot = 0; slot < world.num_slots; ++slot) {
+      if (world.has_history() && l == 0 && slot != rows[0].slot) continue;
+      judge.untouched(store.state(l, slot), state_before[static_cast<size_t>(l * world.num_slots + slot)],
+                      "state, by verify with one slot twice");
+    }
+  }
 }
 
 /// A snapshot into a slot that another row folds; on the host at least the row with the snapshot is refused.
@@ -234,14 +241,12 @@ void duplicate_targets(Judge& judge, const World& world, const Store& verified, 
 
 /// Everything but one slot is byte for byte that of another store.
 void same_but(Judge& judge, const Store& got, const Store& want, int32_t slot, const std::string& what) {
-  const Ring ring = got.ring(), other = want.ring();
-  const TensorView views[] = {got.state(), ring.k, ring.v, ring.g, ring.beta, got.pending()};
-  const TensorView expected[] = {want.state(), other.k, other.v, other.g, other.beta, want.pending()};
-  for (size_t i = 0; i < std::size(views); ++i) {
-    for (int64_t l = 0; l < views[i].shape[0]; ++l) {
+  const auto views = got.memory(), expected = want.memory();
+  for (size_t i = 0; i < views.size(); ++i) {
+    for (int64_t l = 0; l < views[i].second.shape[0]; ++l) {
       for (int64_t s = 0; s < got.slots(); ++s) {
         if (s == slot) continue;
-        judge.untouched(slice(views[i].at(l), s, 1), pack(slice(expected[i].at(l), s, 1)),
+        judge.untouched(slice(views[i].second.at(l), s, 1), pack(slice(expected[i].second.at(l), s, 1)),
                         what + ": memory of slot " + std::to_string(s));
       }
     }
@@ -272,6 +277,7 @@ void undefined_slots(Judge& judge, const World& world, const std::vector<Row>& r
   expected.copy_from(verified);
   judge.ok(mirrored::fold(args), collides);
   args.state = expected.state(), args.ring = expected.ring(), args.pending = expected.pending();
+  args.history = expected.history();
   args.track_slots = args.track_steps = {};
   judge.ok(mirrored::fold(args), "the same without the snapshot");
   same_but(judge, verified, expected, world.slots[1], collides);
@@ -320,14 +326,18 @@ void refused_windows(Judge& judge, const World& world) {
   untouched(judge, store, before, "calls on a free slot:");
 
   if (c.window > 1) {  // a dense window's length is plain to the host, so there it is an error of the call
-    Store small(c, world.num_slots, c.window - 1);
+    Store small(c, world.num_slots, world.has_history() ? c.window + 1 : c.window - 1);
     small.fill(world.slots);
     before = bytes_of(small);
+    const auto args_of = [&](Batch& too_long) {  // behind a history windows have a limit of their own
+      VerifyArgs args = world.verify_args(small, 0, too_long);
+      if (world.has_history()) args.history.max_window = c.window - 1;
+      return args;
+    };
     Batch dense = world.batch(Layout::dense, {world.rows(0)[0]});
-    judge.refused(mirrored::verify(world.verify_args(small, 0, dense)), Code::invalid_argument,
-                  "dense window longer than the ring");
+    judge.refused(mirrored::verify(args_of(dense)), Code::invalid_argument, "dense window longer than the ring");
     Batch longer = world.batch(Layout::ragged, {world.rows(0)[0]});
-    judge.ok(mirrored::verify(world.verify_args(small, 0, longer)), "verify of a window longer than the ring");
+    judge.ok(mirrored::verify(args_of(longer)), "verify of a window longer than the ring");
     judge.rows(longer.row_status, {RowStatus::window_too_long}, "verify of a window longer than the ring");
     judge.zeros(longer.out, "outputs of a window longer than the ring");
     untouched(judge, small, before, "verify of a window longer than the ring:");
@@ -358,12 +368,46 @@ void refused_windows(Judge& judge, const World& world) {
   }
 }
 
+/// Cursors of a history that do not fit the ring: they lie in a caller's memory.
+void refused_histories(Judge& judge, const World& world) {
+  const int32_t slot = world.slots[0], T = static_cast<int32_t>(world.lengths[0]);
+  const Store start = world.make_store();
+  const auto R = static_cast<int32_t>(start.ring_rows());
+  constexpr int32_t kMax = std::numeric_limits<int32_t>::max(), kMin = std::numeric_limits<int32_t>::min();
+  for (const auto& [base, live] : {std::pair<int32_t, int32_t>{-1, 0},
+                                   {R, 0},
+                                   {kMin, 1},
+                                   {kMax, 1},
+                                   {0, -1},
+                                   {0, R - T + 1},
+                                   {R - 1, R},
+                                   {0, kMin},
+                                   {1, kMax}}) {
+    const std::string name = "a history of " + std::to_string(live) + " rows from " + std::to_string(base);
+    Store store = world.make_store();
+    store.set_cursors(0, slot, {base, live, 0});
+    set_ints(slice(store.pending(0), slot, 1), {T});
+    const std::vector<Bytes> before = bytes_of(store);
+    Batch batch = world.batch(world.config.layout, {world.rows(0)[0]});
+    judge.ok(mirrored::verify(world.verify_args(store, 0, batch)), "verify behind " + name);
+    judge.rows(batch.row_status, {RowStatus::window_too_long}, "verify behind " + name);
+    judge.zeros(batch.out, "outputs behind " + name);
+    const RowBuffers ids({slot}), counts({T}), status({77});
+    FoldArgs args = world.fold_args(store, ids, counts);
+    World::take_layer(store, 0, &args);
+    args.row_status = status.view;
+    judge.ok(mirrored::fold(args), "fold of " + name);
+    judge.rows(status.view, {RowStatus::accept_out_of_range}, "fold of " + name);
+    untouched(judge, store, before, "calls with " + name + ":");
+  }
+}
+
 }  // namespace
 
 void null_rows(Judge& judge, const Config& config, std::string_view impl) {
   const World world(config, impl);
   odd_rows(judge, world, {-1, std::numeric_limits<int32_t>::min(), -7}, RowStatus::null_row);
-  conv_odd_rows(judge, config, impl, -1, RowStatus::null_row);
+  if (!world.has_history()) conv_odd_rows(judge, config, impl, -1, RowStatus::null_row);
 
   // Nothing but null rows, without row_status: not an error.
   const Store store = world.make_store();
@@ -388,11 +432,15 @@ void refused_rows(Judge& judge, const Config& config, std::string_view impl) {
   const World world(config, impl);
   const auto past = static_cast<int32_t>(world.num_slots);
   odd_rows(judge, world, {past, std::numeric_limits<int32_t>::max(), past + 1}, RowStatus::slot_out_of_range);
-  conv_odd_rows(judge, config, impl, past, RowStatus::slot_out_of_range);
+  if (!world.has_history()) conv_odd_rows(judge, config, impl, past, RowStatus::slot_out_of_range);
   refused_folds(judge, world);
   duplicates(judge, world);
   refused_windows(judge, world);
-  refused_arguments(judge, config, impl);
+  if (world.has_history()) {
+    refused_histories(judge, world);
+  } else {
+    refused_arguments(judge, config, impl);
+  }
 }
 
 }  // namespace ringfold::check

@@ -36,10 +36,11 @@ struct Config {
   StateRounding rounding = StateRounding::per_commit;
   bool qk_l2norm = true;
   uint64_t seed = 1;
+  FoldPolicy policy = FoldPolicy::on_commit;  ///< others: slots begin with a history, of several commits
 
   bool operator==(const Config&) const = default;
-  /// For example "kda_safe_h2x6_k96v80_b3_t5_l2_bf16_bf16_f32_ragged_per_token_s7" (acts, gates, state). Unique, and
-  /// made of [a-z0-9_] alone, so that it serves as a test name.
+  /// For example "kda_safe_h2x6_k96v80_b3_t5_l2_bf16_bf16_f32_ragged_per_token_s7" (acts, gates, state), with "_lazy"
+  /// behind it for that fold policy. Unique, and made of [a-z0-9_] alone, so that it serves as a test name.
   std::string name() const;
 };
 

@@ -55,6 +55,16 @@ Config tuned(Config c, int64_t i) {
   return c;
 }
 
+/// Point i of the shorter sequence for the fold policies that keep a history, in turns. The longest window leaves room
+/// for a history in the ring.
+Config policy_point(int64_t i) {
+  Config c = point(5 * i + 2);
+  c.policy = i % 2 == 0 ? FoldPolicy::lazy : FoldPolicy::on_next_verify;
+  if (c.window > 17) c.window = 17;
+  c.seed = static_cast<uint64_t>(2000 + i);
+  return c;
+}
+
 struct Plan {
   std::string_view line;
   int64_t quick, full;  ///< points
@@ -64,6 +74,13 @@ constexpr Plan kPlans[] = {{"C1", 6, 54},  {"C2", 6, 54},  {"C3", 6, 54},  {"C4"
                            {"C6", 6, 54},  {"C7", 5, 36},  {"C8", 5, 36},  {"C9", 9, 54},  {"C10", 6, 54},
                            {"C11", 6, 54}, {"C12", 3, 27}, {"C13", 4, 27}, {"C14", 5, 36}, {"C15", 3, 27},
                            {"C16", 6, 54}, {"C17", 2, 14}, {"C18", 3, 27}, {"C19", 1, 3},  {"ACC", 9, 54}};
+
+/// Lines that fold policies have a part in, beside on_commit. C10, C15, C17, C19 and ACC ask other questions, and
+/// devices serve on_commit alone.
+bool asks_policies(std::string_view line, Device device) {
+  constexpr std::string_view kOthers[] = {"C10", "C15", "C17", "C19", "ACC"};
+  return device == Device::cpu && std::find(std::begin(kOthers), std::end(kOthers), line) == std::end(kOthers);
+}
 
 }  // namespace
 
@@ -90,7 +107,8 @@ std::string Config::name() const {
   return std::string(to_string(gate)) + "_h" + n(H) + "x" + n(HV) + "_k" + n(K) + "v" + n(V) + "_b" + n(rows) + "_t" +
          n(window) + "_l" + n(layers) + "_" + ringfold::to_string(act) + "_" + ringfold::to_string(gates) + "_" +
          ringfold::to_string(state) + "_" + to_string(layout) + "_" + ringfold::to_string(rounding) +
-         (qk_l2norm ? "" : "_rawqk") + "_s" + n(static_cast<int64_t>(seed));
+         (qk_l2norm ? "" : "_rawqk") + "_s" + n(static_cast<int64_t>(seed)) +
+         (policy == FoldPolicy::on_commit ? std::string() : std::string("_") + ringfold::to_string(policy));
 }
 
 Desc describe(const Config& c, Op op, Device device) {
@@ -98,6 +116,7 @@ Desc describe(const Config& c, Op op, Device device) {
           .device = device,
           .kind = c.gate == Gate::gdn ? MixerKind::gdn : MixerKind::kda,
           .state_rounding = c.rounding,
+          .fold_policy = op == Op::verify || op == Op::decode || op == Op::fold ? c.policy : FoldPolicy::on_commit,
           .state_dtype = c.state,
           .act_dtype = c.act,
           .H = c.H,
@@ -116,8 +135,9 @@ std::vector<Config> configs(std::string_view line, Level level, Device device) {
     if (plan.line != line) continue;
     std::vector<Config> grid;
     const int64_t count = level == Level::quick ? plan.quick : plan.full;
-    for (int64_t i = 0; i < count; ++i) {
-      grid.push_back(point(i));
+    const int64_t with_policies = asks_policies(line, device) ? count + std::max<int64_t>(3, count / 3) : count;
+    for (int64_t i = 0; i < with_policies; ++i) {
+      grid.push_back(i < count ? point(i) : policy_point(i - count));
       Config& c = grid.back();
       if (line == "C8" && c.state != DType::f32) c.rounding = StateRounding::per_token;  // what the line is about
       if (line == "C5" || line == "C18") c.layers = std::max<int64_t>(c.layers, 2);

@@ -214,6 +214,10 @@ Store::Store(const Config& c, int64_t num_slots, int64_t rows) : config_(c), slo
   const int64_t L = c.layers;
   state_ = Buffer(c.state, {L, slots_, c.HV, c.V, c.K}, pitch);
   pending_ = Buffer(DType::i32, {L, slots_}, pitch);
+  if (c.policy != FoldPolicy::on_commit) {
+    for (Buffer* cursor : {&base_, &live_, &cuts_}) *cursor = Buffer(DType::i32, {L, slots_}, pitch);
+    logical_ = Buffer(c.state, {L, slots_, c.HV, c.V, c.K});
+  }
   ring_beta_ = Buffer(DType::f32, {L, slots_, rows, c.HV}, pitch);
   ring_g_ = Buffer(DType::f32, with_channels(c, {L, slots_, rows, c.HV}), pitch);
   ring_beta_view_ = ring_beta_.view();
@@ -240,6 +244,9 @@ void Store::fill(const std::vector<int32_t>& used, int64_t stream) {
     }
   }
   set_ints(pending(), std::vector<int32_t>(static_cast<size_t>(pending().elements()), kNoWindow));
+  if (config_.policy == FoldPolicy::on_commit) return;
+  for (Buffer* cursor : {&base_, &live_, &cuts_}) fill_zero(cursor->view());
+  copy(state(), logical_.view());
 }
 
 Ring Store::ring() const { return {ring_k_view_, ring_v_view_, ring_g_view_, ring_beta_view_}; }
@@ -251,17 +258,15 @@ Ring Store::ring(int64_t layer) const {
 
 Ring Store::ring_row(int64_t layer, int64_t slot, int64_t t) const {
   const Ring all = ring(layer);
-  return {all.k.at(slot).at(t), all.v.at(slot).at(t), all.g.at(slot).at(t), all.beta.at(slot).at(t)};
+  const Cursors at = cursors(layer, slot);
+  const int64_t row = (at.base + at.live + t) % ring_rows_;
+  return {all.k.at(slot).at(row), all.v.at(slot).at(row), all.g.at(slot).at(row), all.beta.at(slot).at(row)};
 }
 
 void Store::copy_from(const Store& other) {
-  const Ring from = other.ring(), to = ring();
-  copy(other.state(), state());
-  copy(from.k, to.k);
-  copy(from.v, to.v);
-  copy(from.g, to.g);
-  copy(from.beta, to.beta);
-  copy(other.pending(), pending());
+  const auto from = other.memory(), to = memory();
+  for (size_t i = 0; i < from.size(); ++i) copy(from[i].second, to[i].second);
+  if (config_.policy != FoldPolicy::on_commit) copy(other.logical_.view(), logical_.view());
 }
 
 void Store::guards(Judge& judge) const {
@@ -271,6 +276,8 @@ void Store::guards(Judge& judge) const {
   judge.intact(ring_g_, "ring g buffer");
   judge.intact(ring_beta_, "ring beta buffer");
   judge.intact(pending_, "pending buffer");
+  if (config_.policy == FoldPolicy::on_commit) return;
+  for (const Buffer* cursor : {&base_, &live_, &cuts_}) judge.intact(*cursor, "history cursors");
 }
 
 RowBuffers::RowBuffers(const std::vector<int32_t>& values, bool strided) {
@@ -311,13 +318,6 @@ bool World::takes_snapshots() const {
   return explain(desc, impl, &explanation).ok();
 }
 
-Store World::make_store(int64_t stream) const {
-  Store s(config, num_slots,
-          std::min<int64_t>(config.window + 1, kMaxWindow));  // a row to spare, as in an engine's ring
-  s.fill(slots, stream);
-  return s;
-}
-
 std::vector<Row> World::rows(int64_t layer) const {
   std::vector<Row> all;
   for (size_t r = 0; r < slots.size(); ++r) all.push_back({&sequences[layer][r], 0, lengths[r], slots[r]});
@@ -333,6 +333,7 @@ VerifyArgs World::verify_args(const Store& store, int64_t layer, Batch& batch) c
   args.ring = store.ring(layer);
   args.snapshots = batch.snapshots;
   args.pending = store.pending(layer);
+  args.history = store.history(layer);
   args.row_status = batch.row_status;
   args.state_rounding = config.rounding;
   args.impl = impl;
@@ -346,6 +347,8 @@ DecodeArgs World::decode_args(const Store& store, int64_t layer, Batch& batch) c
   args.state = store.state(layer);
   args.out = batch.out;
   args.pending = store.pending(layer);
+  args.history = store.history(layer);
+  if (!args.history.empty()) args.ring = store.ring(layer);
   args.row_status = batch.row_status;
   args.state_rounding = config.rounding;
   args.impl = impl;
@@ -360,6 +363,7 @@ FoldArgs World::fold_args(const Store& store, const RowBuffers& slot_ids, const 
   args.slot_ids = slot_ids.view;
   args.num_accepted = accepted.view;
   args.pending = store.pending();
+  args.history = store.history();
   args.state_rounding = config.rounding;
   args.impl = impl;
   return args;
@@ -391,9 +395,10 @@ Buffer World::decoded_state(Judge& judge, const Store& start, int64_t layer, siz
   Config one = config;
   one.layout = Layout::dense;
   one.layers = 1;
+  one.policy = FoldPolicy::on_commit;
   Store own(one, 1, 1);
   own.fill({0});
-  copy(start.state(layer, slots[row]), own.state(0, 0));
+  copy(start.logical(layer, slots[row]), own.state(0, 0));
   const int64_t step = grouping_matters() ? n : 1;
   for (int64_t t = 0; t < n; t += step) {
     Batch batch(one, Layout::dense, {{&sequences[layer][row], t, step, 0}});

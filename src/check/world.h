@@ -2,6 +2,7 @@
 // Everything is hostile by default: poisoned, guarded, unused slots and gaps full of NaN.
 #pragma once
 
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -82,18 +83,38 @@ class Store {
   TensorView state(int64_t layer, int64_t slot) const { return state(layer).at(slot); }
   Ring ring() const;
   Ring ring(int64_t layer) const;
-  /// Row t of a slot: a Ring whose views are [H,K], [HV,V], ...
+  /// Row t of a slot's window: a Ring whose views are [H,K], [HV,V], ...
   Ring ring_row(int64_t layer, int64_t slot, int64_t t) const;
   TensorView pending() const { return pending_.view(); }
   TensorView pending(int64_t layer) const { return pending().at(layer); }
   int64_t slots() const { return slots_; }
+  int64_t ring_rows() const { return ring_rows_; }
+  /// Cursors of the fold policies that keep a history; no views with on_commit.
+  History history() const;
+  History history(int64_t layer) const;
+  /// The state that a slot holds in truth, its history included, as it was when the store was made.
+  TensorView logical(int64_t layer, int64_t slot) const;
+  /// Where a slot's history begins and how long it is; zeros with on_commit.
+  struct Cursors {
+    int32_t base = 0, live = 0, cuts = 0;
+  };
+  Cursors cursors(int64_t layer, int64_t slot) const;
+  void set_cursors(int64_t layer, int64_t slot, const Cursors& cursors) const;
+  /// The part of a commit that moves cursors and folds nothing, by the kit's own reckoning. True where there was room:
+  /// a window of the longest has to fit behind it.
+  bool accept(int64_t layer, int64_t slot, int32_t n) const;
   void copy_from(const Store& other);
+  /// Layer by layer, as far as both have layers.
+  void copy_slot(const Store& other, int64_t from, int64_t to);
+  /// All that calls may write, with names for messages.
+  std::vector<std::pair<const char*, TensorView>> memory() const;
   void guards(Judge& judge) const;
 
  private:
   Config config_;
   int64_t slots_, ring_rows_;
   Buffer state_, ring_k_, ring_v_, ring_g_, ring_beta_, pending_;
+  Buffer base_, live_, cuts_, logical_;  ///< fold policies other than on_commit
   TensorView ring_k_view_, ring_v_view_, ring_g_view_, ring_beta_view_;
 };
 
@@ -119,7 +140,16 @@ class World {
   /// Does the implementation write snapshots at this config? Kernels for a device may leave them to others; a body then
   /// judges the rest.
   bool takes_snapshots() const;
+  /// Random states. With a fold policy that keeps a history each slot has one, of several commits, of a length and at a
+  /// place of its own in every layer.
   Store make_store(int64_t stream = 0) const;
+  /// The same logical states as checkpoints, without a history: what on_commit would have.
+  Store make_plain_store() const;
+  bool has_history() const { return config.policy != FoldPolicy::on_commit; }
+  /// Will a verify of row r fold the history? The kit's own reckoning.
+  bool is_due(const Store& store, int64_t layer, size_t r) const;
+  /// Points fold args of all layers at one layer.
+  static void take_layer(const Store& store, int64_t layer, FoldArgs* args);
   std::vector<Row> rows(int64_t layer) const;
   Batch batch(int64_t layer) const { return Batch(config, config.layout, rows(layer)); }
   Batch batch(Layout layout, std::vector<Row> some_rows) const { return Batch(config, layout, std::move(some_rows)); }
@@ -140,6 +170,11 @@ class World {
   /// A word on where a failure is: "layer 1 row 0 token 2".
   static std::string where(int64_t layer, int64_t row, int64_t token = -1);
   bool grouping_matters() const { return config.state != DType::f32 && config.rounding == StateRounding::per_commit; }
+
+ private:
+  void add_histories(Store* store) const;
+
+  mutable std::shared_ptr<const Store> start_;  ///< what make_store made first, where there are histories
 };
 
 }  // namespace ringfold::check

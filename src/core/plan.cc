@@ -39,6 +39,12 @@ Plan traffic(const Desc& d) {
       plan.bytes_read = n * (state_bytes(d) + T * input_bytes(d));
       plan.bytes_written = n * T * (output_bytes(d) + ring_row_bytes(d));
       plan.fmas = n * elements * (4 * T - 2);  // two dots a token, decay and update of all but the last
+      // A history of a window, all of it accepted. Under lazy it is longer or shorter, and mostly not folded.
+      if (d.fold_policy != FoldPolicy::on_commit) {
+        plan.bytes_read += n * T * ring_row_bytes(d);
+        plan.fmas += n * elements * 3 * T;
+      }
+      if (d.fold_policy == FoldPolicy::on_next_verify) plan.bytes_written += n * state_bytes(d);
       break;
     case Op::decode:
       plan.bytes_read = n * (state_bytes(d) + T * input_bytes(d));

@@ -87,6 +87,19 @@ class CommandsTest(common.CliTest):
         self.assertEqual(result["plan"]["impl"], self.ok_json("info", "--json")["implementations"][0])
         self.assertTrue(all(candidate["reason"] for candidate in result["candidates"]))
 
+    def test_explain_fold_policies(self):
+        for policy in ("on_commit", "on_next_verify", "lazy"):
+            for op in ("verify", "decode", "fold"):
+                result = self.ok_json("explain", "--op", op, "--policy", policy, "--json")
+                self.assertIn(policy, result["desc"])
+                self.assertTrue(any(c["impl"] == "reference" and c["serves"] for c in result["candidates"]))
+                for c in result["candidates"]:
+                    self.assertFalse(c["serves"] and c["impl"].startswith("cuda"), c)
+        written = {policy: self.ok_json("explain", "--policy", policy, "--json")["plan"]["bytes_written"]
+                   for policy in ("on_commit", "on_next_verify", "lazy")}
+        self.assertEqual(written["on_commit"], written["lazy"])
+        self.assertEqual(written["on_next_verify"] - written["on_commit"], 32 * 128 * 128 * 4)
+
     def test_explain_every_operation_and_preset(self):
         for op in ("verify", "decode", "fold", "conv_verify", "conv_decode", "conv_commit", "gated_norm"):
             self.assertIn("plan", self.ok_json("explain", "--op", op, "--json"), op)
@@ -119,7 +132,7 @@ class CommandsTest(common.CliTest):
 
     def test_what_this_version_does_not_have_is_said(self):
         devices = self.ok_json("info", "--json")["cuda"]["devices"]
-        for option, value in (("--device", "cuda"), ("--numerics", "fast"), ("--policy", "lazy"), ("--window", "33")):
+        for option, value in (("--device", "cuda"), ("--numerics", "fast"), ("--window", "33")):
             if value == "cuda" and devices:
                 continue
             result = common.run("explain", option, value, "--json")

@@ -123,6 +123,34 @@ class RunTest(common.CliTest):
         full = self.execute(maker.case, maker.tensors)
         self.assertEqual({n: t.bytes for n, t in short.items()}, {n: t.bytes for n, t in full.items()})
 
+    def test_fold_policies_change_no_byte(self):
+        for seed, state, mixer in ((20, "F32", "gdn"), (21, "BF16", "kda"), (22, "F16", "kda_safe")):
+            maker = every_operation(Maker(seed, mixer, slots=6, H=1, HV=2, K=6, V=3, layers=2, state=state, act="BF16"))
+            expected = self.execute(maker.case, maker.tensors)
+            for policy in ("on_next_verify", "lazy"):
+                for rows in (None, 4, 5, 7, 32):  # the longest window has three tokens
+                    maker.case.update(fold_policy=policy, ring_rows=rows)
+                    for impl in ([], ["--impl", "reference"]):
+                        out = self.execute(maker.case, maker.tensors, *impl)
+                        self.assertEqual(sorted(out), sorted(expected))
+                        for name, tensor in expected.items():
+                            self.assertEqual(out[name].bytes, tensor.bytes, (name, state, policy, rows, impl))
+
+    def test_fold_policies_against_double(self):
+        maker = every_operation(Maker(23, "gdn", slots=6, H=2, HV=2, K=5, V=4, layers=2))
+        maker.case.update(fold_policy="lazy", ring_rows=9)
+        self.compare(maker)
+
+    def test_a_window_without_room_behind_a_history_is_refused(self):
+        maker = Maker(24, "gdn", slots=3, H=1, HV=1, K=4, V=4)
+        maker.case.update(fold_policy="lazy", ring_rows=3)
+        maker.window("verify", [0, 1], 5, [0, 2, 5])
+        maker.add("commit", slot_ids=[0, 1], accept=[2, 1])
+        maker.window("verify", [0, 1], 3, [0, 2, 3])
+        maker.add("commit", slot_ids=[0, 1], accept=[2, 1])
+        out = self.execute(maker.case, maker.tensors)
+        self.assertEqual([out[f"{i}.status"].values for i in range(4)], [[0, 7], [0, 5], [0, 0], [0, 0]])
+
     def test_window_longer_than_the_ring_is_refused(self):
         maker = Maker(8, "gdn", slots=3, H=1, HV=1, K=4, V=4)
         maker.case["ring_rows"] = 2

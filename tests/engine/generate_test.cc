@@ -82,6 +82,33 @@ class GenerateTest : public ::testing::Test {
   std::unique_ptr<Engine> engine_;
 };
 
+/// The fold policy of an engine changes no token and no byte of its states.
+TEST_F(GenerateTest, EveryFoldPolicyGivesThePlainText) {
+  GenerationOptions options;
+  options.sampler = {0.8f, 0, 1, 5};
+  options.drafts = 5;
+  Generation plain = start(nullptr, options, "In the beginning");
+  run(&plain, kTokens);
+  for (const FoldPolicy policy : {FoldPolicy::on_next_verify, FoldPolicy::lazy}) {
+    EngineOptions engine_options;
+    engine_options.max_window = 9;
+    engine_options.fold_policy = policy;
+    const std::unique_ptr<Engine> engine = model_.engine(engine_options);
+    ASSERT_TRUE(engine);
+    Generation own(engine.get(), nullptr, options);
+    ASSERT_TRUE(own.start(tokens_of("In the beginning")).ok());
+    run(&own, kTokens);
+    EXPECT_EQ(own.tokens(), plain.tokens());
+    for (Kind& r : drafters(plain.tokens(), options.sampler)) {
+      Generation drafted(engine.get(), r.drafter.get(), options);
+      ASSERT_TRUE(drafted.start(tokens_of("In the beginning")).ok());
+      run(&drafted, kTokens);
+      EXPECT_EQ(drafted.tokens(), plain.tokens()) << r.name;
+      EXPECT_TRUE(engine->same_state(drafted.sequence(), own.sequence())) << r.name;
+    }
+  }
+}
+
 TEST_F(GenerateTest, EveryDrafterGivesThePlainText) {
   const SamplerOptions samplers[] = {{}, {0.8f, 0, 1, 5}, {1.2f, 20, 1, 6}, {0.5f, 0, 0.9f, 7}, {1, 10, 0.8f, 8}};
   for (const SamplerOptions& sampler : samplers) {

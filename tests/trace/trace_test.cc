@@ -154,7 +154,7 @@ TEST_P(PolicyTrace, EqualsPlainDecoding) {
   config.seed += 500 + policy * 100;
   if (const std::string why = why_not_served(config, impl); !why.empty()) GTEST_SKIP() << why;
   std::map<std::string, int> counts;
-  run(config, 700, &counts);
+  run(config, 600, &counts);
   if (HasFatalFailure()) return;
   std::vector<std::string> kinds = {"due",         "folded once", "settle", "commit tracked", "commit moved cursors",
                                     "decode",      "export",      "import", "copy",           "materialise",

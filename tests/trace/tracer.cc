@@ -334,7 +334,12 @@ void Tracer::poison_slot(int32_t id) {
 
 void Tracer::check(int number) {
   for (const Tenant& t : live_) {
-    EXPECT_EQ(has_history_ ? compare_logical(t) : compare_slot(*pool_, t.slot.id, t.plain), "");
+    // By way of another pool each slot gets its turn: a wrong state does not heal.
+    if (!has_history_) {
+      EXPECT_EQ(compare_slot(*pool_, t.slot.id, t.plain), "");
+    } else if ((number + t.slot.id) % 3 == 0) {
+      EXPECT_EQ(compare_logical(t), "");
+    }
     const int32_t want = t.window ? static_cast<int32_t>(t.window->size()) : kNoWindow;
     for (const TensorView& v : {pool_->pending(), pool_->conv_pending()}) {
       for (int64_t layer = 0; !v.empty() && layer < v.shape[0]; ++layer) {
