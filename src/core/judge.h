@@ -13,7 +13,8 @@ RF_HD RowStatus judge_slot(int64_t slot, int64_t slots) {
 }
 
 /// A row of verify, decode or their convs. Bounds come first: also a null row's outputs are zeroed, which needs them.
-RF_HD RowStatus judge_window(const Rows& p, int64_t row) {
+/// `may_have_history`: false spares a kernel the code for what its caller knows not to be there.
+RF_HD RowStatus judge_window(const Rows& p, int64_t row, bool may_have_history = true) {
   RowStatus length = RowStatus::done;
   if (p.cu_seqlens) {
     const int64_t begin = p.cu_seqlens[row], end = p.cu_seqlens[row + 1];
@@ -25,7 +26,7 @@ RF_HD RowStatus judge_window(const Rows& p, int64_t row) {
   if (p.pending && p.pending.at(0, slot) == kNotAcquired) return RowStatus::slot_not_acquired;
   // A window goes behind the history, so that no row is read and written by one call.
   const bool records = p.move == CursorMove::record;
-  if (p.history && !history_fits(p, 0, slot, records ? p.asked_tokens(row) : 0)) return RowStatus::window_too_long;
+  if (may_have_history && p.history && !history_fits(p, 0, slot, records ? p.asked_tokens(row) : 0)) return RowStatus::window_too_long;
   return length;
 }
 

@@ -76,7 +76,8 @@ std::string fault(const Desc& d, const ExactTiles& t, const DeviceProperties& de
   if (t.shared_bytes > device.shared_bytes_per_block) return "shared memory of a block";
   if (t.blocks_per_sm * (t.shared_bytes + kKiB) > device.shared_bytes_per_sm) return "shared memory of its neighbours";
   if (t.vector_buffers != 2 && t.vector_buffers != 3) return "buffers";
-  if (t.shared_bytes != exact_shared_bytes(d, t.threads, t.heads_of_line, t.vector_buffers)) return "bytes of other tiles";
+  if (t.shared_bytes != exact_shared_bytes(d, t.threads, t.heads_of_line, t.vector_buffers))
+    return "bytes of other tiles";
   if (int64_t{t.blocks} * t.v_parts > std::max(int64_t{device.sms} * t.blocks_per_sm, int64_t{t.v_parts})) {
     return "blocks wait for others";
   }

@@ -9,7 +9,9 @@ namespace ringfold::cuda {
 using namespace detail;
 
 /// The verdict on a row of a window call. Every thread may call it.
-__device__ inline RowStatus verdict_on_window(const Rows& p, int64_t row) { return judge_window(p, row); }
+__device__ inline RowStatus verdict_on_window(const Rows& p, int64_t row, bool may_have_history = true) {
+  return judge_window(p, row, may_have_history);
+}
 
 /// The verdict on a row of accepted tokens. All 32 lanes of a warp must call it.
 __device__ inline RowStatus verdict_on_accepted(const Rows& p, const Layers& layers, int64_t row) {

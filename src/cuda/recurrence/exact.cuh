@@ -63,11 +63,11 @@ class Block : Lines<T> {
 
  private:
   using Base = Lines<T>;
-  using typename Base::Turn;
-  using Base::after, Base::at, Base::buffer, Base::fetch_inputs, Base::find_line, Base::history, Base::in_ring, Base::make_gates,
-      Base::make_vectors, Base::open_line, Base::parity, Base::read_group, Base::records, Base::ring_row,
-      Base::same_key, Base::warps, Base::zero_outputs, Base::act_dtype;
+  using Base::after, Base::at, Base::buffer, Base::fetch_inputs, Base::find_line, Base::history, Base::in_ring,
+      Base::make_gates, Base::make_vectors, Base::open_line, Base::parity, Base::read_group, Base::records,
+      Base::ring_row, Base::same_key, Base::warps, Base::zero_outputs, Base::act_dtype;
   using Base::lane, Base::p, Base::shared, Base::warp;
+  using typename Base::Turn;
   using State = float[T::kRows][2][kGroup];
 
   /// Starts the copies of this warp's part of a head's tile and of its v.
@@ -152,8 +152,7 @@ class Block : Lines<T> {
   /// Stores the tile of a head into the slot whose head 0 is at `slot`.
   __device__ void store_state(const State& s, std::byte* slot, int hv) const {
     constexpr int pitch = T::kRowBytes;
-    std::byte* rows =
-        slot + static_cast<int64_t>(hv) * p.state_head + (warp * T::kWarpRows + side * T::kRows) * pitch;
+    std::byte* rows = slot + static_cast<int64_t>(hv) * p.state_head + (warp * T::kWarpRows + side * T::kRows) * pitch;
     // A sector of 32 bytes that is written in two instructions costs the memory twice. So neighbours c and c^1, which
     // have half of each, write the same row at a time.
     const int c = ptx::opaque(this->c), twist = twist_of(c & ~1);
@@ -172,8 +171,8 @@ class Block : Lines<T> {
         }
       });
     } else {
-      // A group is one sector, in one lane, as two pieces of 16 bytes: the neighbours trade halves, write the even lane's
-      // group, then the odd lane's.
+      // A group is one sector, in one lane, as two pieces of 16 bytes: the neighbours trade halves, write the even
+      // lane's group, then the odd lane's.
       std::byte* at = rows + ((c & ~1) * kGroup + (odd ? 4 : 0)) * 4;
 #pragma unroll
       for (int r = 0; r < T::kRows; ++r) {
@@ -319,7 +318,7 @@ class Block : Lines<T> {
             x[r] = S::add(x[r], __shfl_xor_sync(kAllLanes, x[r], T::kLanes / 2 * T::kSide));
           }
         }
-        u = arith::correction<S>(token.beta, v, reduce<T::kRows, T::kFromRing ? T::kLanes / 2 : T::kLanes / 4>(x));
+        u = arith::correction<S>(token.beta, v, reduce < T::kRows, T::kFromRing ? T::kLanes / 2 : T::kLanes / 4 > (x));
       } else {
         dot(s, vectors + own, x);
         float y[T::kRows];

@@ -12,8 +12,7 @@ __global__ void __launch_bounds__(kExactThreads, 2)
                  int heads_of_line, int buffers) {
   extern __shared__ __align__(16) std::byte shared[];
   const int64_t first = heads * blockIdx.x / gridDim.x, last = heads * (blockIdx.x + 1) / gridDim.x;
-  Block<T>(p, layers, shared, heads_of_line, buffers)
-      .run(static_cast<int>(first), static_cast<int>(last));
+  Block<T>(p, layers, shared, heads_of_line, buffers).run(static_cast<int>(first), static_cast<int>(last));
 }
 
 template <class T>

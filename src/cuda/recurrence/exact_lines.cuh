@@ -23,8 +23,8 @@ class Lines {
         lane(threadIdx.x % 32),
         warp(threadIdx.x / 32) {}
 
-  /// A head's turn: its number, its key head, and in one register, which the token loop has not two of, the buffer of its
-  /// line (times 16) and its phase, which counts the buffers of token vectors twice over.
+  /// A head's turn: its number, its key head, and in one register, which the token loop has not two of, the buffer of
+  /// its line (times 16) and its phase, which counts the buffers of token vectors twice over.
   struct Turn {
     int hv, key, buffers;
     __device__ int line() const { return buffers >> 4; }
@@ -44,12 +44,14 @@ class Lines {
   __device__ bool first_of_key(const Turn& at) const { return at.hv == at.key * p.heads_per_key; }
   /// Whether the token vectors of the head before have the same k and q. Never for the first head of a block's range.
   __device__ bool same_key(const Turn& at) const { return T::kReuses && !first_of_key(at); }
-  __device__ int buffer(const Turn& at) const { return at.phase() < shared.buffers ? at.phase() : at.phase() - shared.buffers; }
+  __device__ int buffer(const Turn& at) const {
+    return at.phase() < shared.buffers ? at.phase() : at.phase() - shared.buffers;
+  }
   /// The parity of the barriers of its buffer.
   __device__ int parity(const Turn& at) const { return at.phase() < shared.buffers ? 0 : 1; }
   __device__ int warps() const { return blockDim.x / 32; }
-  /// The first token that this warp makes the vectors of. The first head of a key is most of the work, so heads and keys
-  /// both move it on: each warp has its share.
+  /// The first token that this warp makes the vectors of. The first head of a key is most of the work, so heads and
+  /// keys both move it on: each warp has its share.
   __device__ int first_token(const Turn& at) const {
     const int moved = at.hv + (p.heads_per_key == 1 ? 0 : at.key);
     return (warp - moved * p.most_steps) & (warps() - 1);
@@ -82,7 +84,7 @@ class Lines {
     const int rows = static_cast<int>(p.rows), layer_index = index / rows, row = index - layer_index * rows;
     const int64_t layer = layers_(layer_index);
     const int v0 = blockIdx.y * (blockDim.x / 2);
-    const RowStatus status = T::kFromRing ? verdict_on_accepted(p, layers_, row) : verdict_on_window(p, row);
+    const RowStatus status = T::kFromRing ? verdict_on_accepted(p, layers_, row) : verdict_on_window(p, row, T::kHistory);
     if (lane != 0) return;
     if (layer_index == 0 && blockIdx.y == 0) {  // several blocks may speak for a row; they say the same
       if constexpr (T::kFromRing) {
@@ -107,9 +109,15 @@ class Lines {
     if (!line.live) return;
     line.state = p.state.at(layer, slot, 0, 0) + v0 * T::kRowBytes;
     line.target = p.state.at(layer, p.destination(row), 0, 0) + v0 * T::kRowBytes;
-    const Replay replay = replay_of(p, layer, row);
-    if (is_idle(p, replay, layer, row)) line.live = false;
-    if (T::kFromRing || T::kHistory) {
+    if constexpr (!T::kFromRing && !T::kHistory) {
+      if (line.count == 0 && line.target == line.state) line.live = false;
+    } else {
+      const Replay replay = replay_of(p, layer, row);
+      if (is_idle(p, replay, layer, row)) line.live = false;
+      if (replay.to_checkpoint) {
+        line.track = line.state;
+        line.track_step = static_cast<int16_t>(replay.rows - 1);
+      }
       line.history = static_cast<int>(replay.rows);
       line.first_row = static_cast<int>(replay.first);
       if (line.live) line.count += line.history;
@@ -135,10 +143,6 @@ class Lines {
       line.v = p.v.at(0, at_row, token, 0) + v0 * 2;
       line.a = p.a.at(0, at_row, token, 0);
       line.b = p.b.at(0, at_row, token, 0);
-      if (replay.to_checkpoint) {
-        line.track = line.state;
-        line.track_step = line.history - 1;
-      }
     }
   }
 
@@ -199,9 +203,9 @@ class Lines {
   __device__ bool prepares(const Line& line, int t) const { return prepares() && !(in_ring(line, t) && prepares_q()); }
   __device__ const std::byte* prepared_source(const Line& line, int key, int t) const {
     const int own = t - history(line);
-    const std::byte* from = in_ring(line, t)  ? at(line.ring_k, p.ring_k_at, ring_row(line, t), key)
-                            : prepares_q() ? at(line.q, p.q_at, own, key)
-                                           : at(line.k, p.k_at, own, key);
+    const std::byte* from = in_ring(line, t) ? at(line.ring_k, p.ring_k_at, ring_row(line, t), key)
+                            : prepares_q()   ? at(line.q, p.q_at, own, key)
+                                             : at(line.k, p.k_at, own, key);
     return from + ptx::opaque(prepared_group()) * kGroup * 2;
   }
 
@@ -225,8 +229,7 @@ class Lines {
     for (int t = first_token(at_head); t < count; t += warps()) {
       float x[kGroup] = {}, decay[kGroup], kq = 0;
       if (same_key) {
-        if (prepares())
-          read_group(shared.vector(from, t, prepares_q() ? T::kQuery : T::kKey), prepared_group(), x);
+        if (prepares()) read_group(shared.vector(from, t, prepares_q() ? T::kQuery : T::kKey), prepared_group(), x);
         if (!T::kFromRing) kq = shared.scalars(from, t).kq;
       } else {
         normalise(line, at_head, t, x, kq);
@@ -251,9 +254,8 @@ class Lines {
   __device__ void normalise(const Line& line, const Turn& at_head, int t, float (&x)[kGroup], float& kq) const {
     uint4 raw = {};
     if (prepares(line, t)) {
-      raw = t == first_token(at_head)
-                ? shared.raw()[threadIdx.x]
-                : *reinterpret_cast<const uint4*>(prepared_source(line, at_head.key, t));
+      raw = t == first_token(at_head) ? shared.raw()[threadIdx.x]
+                                      : *reinterpret_cast<const uint4*>(prepared_source(line, at_head.key, t));
     }
     widen_8(act_dtype(), raw, x);
     if (records() && !in_ring(line, t) && blockIdx.y == 0 && prepares() && !prepares_q() && first_of_key(at_head)) {

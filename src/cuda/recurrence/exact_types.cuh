@@ -70,12 +70,13 @@ struct alignas(16) Scalars {
   float beta, decay, kq;
 };
 
-/// A row of a layer: its arrays' addresses at head 0, token 0; those with rows of V at the block's first. Not `live`: nothing to do but zero outputs.
+/// A row of a layer: its arrays' addresses at head 0, token 0; those with rows of V at the block's first. Not `live`:
+/// nothing to do but zero outputs.
 struct alignas(16) Line {
   const std::byte *q, *k, *v, *a, *b;
   std::byte *out, *ring_k, *ring_v, *ring_g, *ring_beta;
   std::byte *state, *target, *track;
-  int32_t count;               // steps
+  int32_t count;  // steps
   int32_t first_hv;
   uint32_t rounds;             // bit i: a commit ended with step i
   int16_t history, first_row;  // steps of the history; ring row of step 0

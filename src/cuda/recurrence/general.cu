@@ -75,7 +75,8 @@ __device__ void prepare(const RecurrenceParams& p, const Place& at, int t, const
 #pragma unroll
   for (int i = 0; i < kGroup; ++i) {
     k[i] = i < n ? load(from_k.dtype, k_bytes, k0 + i) : 0.0f;
-    if (i < n && records && at.records_k) copy_element(k_bytes, p.ring_k.at(0, at.slot, ring_row, at.h), k0 + i, p.k.dtype);
+    if (i < n && records && at.records_k)
+      copy_element(k_bytes, p.ring_k.at(0, at.slot, ring_row, at.h), k0 + i, p.k.dtype);
     q[i] = window && i < n ? load(p.q.dtype, p.q.at(0, row, token, at.h), k0 + i) : 0.0f;
   }
   // Gates: one for each k (KDA), or the same in every lane (GDN).
@@ -169,9 +170,8 @@ __device__ void run_rows(const RecurrenceParams& p, const Place& at, const Token
   for (int t = 0; t < count; ++t) {
     const auto [layer, row, token] = source(p, at, t);
     const Array& from_v = at.in_ring(p, t) ? p.ring_v : p.v;
-    const bool round =
-        p.state.dtype != DType::f32 &&
-        (p.rounding == StateRounding::per_token || (t < history && at.replay.ends_commit(t)));
+    const bool round = p.state.dtype != DType::f32 &&
+                       (p.rounding == StateRounding::per_token || (t < history && at.replay.ends_commit(t)));
     const bool out = p.out && t >= history;
     float k[kGroup], decay[kGroup], kd[kGroup], qd[kGroup];
 #pragma unroll

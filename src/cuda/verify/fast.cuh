@@ -65,7 +65,7 @@ class Block : public Coefficients<T> {
     if (warp == T::kWarps - 1) gates_of_head(in);
     if constexpr (T::kKda) gates_of_channels(in);
     if (warp == 0) {
-      const RowStatus status = judge_window(p, row);
+      const RowStatus status = judge_window(p, row, false);
       if (lane == 0) {
         verdict() = static_cast<int>(status);
         begin() = index;  // not in a register till the end
