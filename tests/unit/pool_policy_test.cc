@@ -486,24 +486,57 @@ TEST(PolicyPool, CursorsThatDoNotFitTheRingAreRefused) {
   EXPECT_EQ(w.commit(0, 1), 0);
 }
 
+/// Calls on slot 0 of layer 0, a window of two tokens.
+struct RawCalls {
+  explicit RawCalls(const Pool& pool) {
+    for (const Buffer* buffer : {&q, &v, &a, &A_log, &out}) check::fill_normal(buffer->view(), 5);
+    pool.bind(0, &verify);
+    verify.mixer.A_log = A_log.view();
+    verify.window = {.q = q.view(),
+                     .k = q.view(),
+                     .v = v.view(),
+                     .a = a.view(),
+                     .b = a.view(),
+                     .slot_ids = TensorView(&slot, DType::i32, {1})};
+    verify.out = out.view();
+    verify.row_status = TensorView(&status, DType::i32, {1});
+    pool.bind(0, &decode);
+    decode.mixer = verify.mixer;
+    decode.window = verify.window;
+    decode.out = verify.out;
+    decode.row_status = verify.row_status;
+  }
+  Buffer q{DType::f32, {1, 2, 1, 9}}, v{DType::f32, {1, 2, 2, 5}}, a{DType::f32, {1, 2, 2}}, A_log{DType::f32, {2}};
+  Buffer out{DType::f32, {1, 2, 2, 5}};
+  int32_t slot = 0, status = 0;
+  VerifyArgs verify;
+  DecodeArgs decode;
+};
+
+TEST(PolicyPool, NoCallTakesMemoryWhileAHistoryWaits) {
+  for (FoldPolicy policy : kPolicies) {
+    World w(config(policy, 9));
+    w.accept(0, {1, 2, 3}), w.accept(0, {4}), w.accept(1, {5});
+    const RawCalls calls(*w.pool);
+    set_num_threads(1);
+    int64_t count = g_calls;
+    const bool verified = verify(calls.verify).ok() && w.pool->materialise(w.slots[0], 0, w.slots[2]).ok() &&
+                          w.pool->settle(w.slots).ok() && decode(calls.decode).ok();
+    count = g_calls - count;
+    set_num_threads(0);
+    EXPECT_TRUE(verified);
+    EXPECT_EQ(count, 0);
+    EXPECT_EQ(calls.status, 0);
+  }
+}
+
 TEST(PolicyPool, CallsNameTheArgumentThatIsWrong) {
   const World w(config(FoldPolicy::lazy, 9));
-  Buffer q(DType::f32, {1, 2, 1, 9}), v(DType::f32, {1, 2, 2, 5}), a(DType::f32, {1, 2, 2}), A_log(DType::f32, {2});
+  const RawCalls calls(*w.pool);
+  const VerifyArgs& verify_args = calls.verify;
+  const DecodeArgs& decode_args = calls.decode;
   int32_t slot = 0, count = 0, status = 0, wrong[8] = {};
   const TensorView slot_ids(&slot, DType::i32, {1}), row_status(&status, DType::i32, {1});
-  VerifyArgs verify_args;
-  w.pool->bind(0, &verify_args);
-  verify_args.mixer.A_log = A_log.view();
-  verify_args.window = {
-      .q = q.view(), .k = q.view(), .v = v.view(), .a = a.view(), .b = a.view(), .slot_ids = slot_ids};
-  verify_args.out = v.view();
-  verify_args.row_status = row_status;
-  DecodeArgs decode_args;
-  w.pool->bind(0, &decode_args);
-  decode_args.mixer = verify_args.mixer;
-  decode_args.window = verify_args.window;
-  decode_args.out = verify_args.out;
-  decode_args.row_status = row_status;
   FoldArgs fold_args;
   fold_args.state = w.pool->state();
   fold_args.ring = w.pool->ring();
@@ -529,6 +562,7 @@ TEST(PolicyPool, CallsNameTheArgumentThatIsWrong) {
   };
   ASSERT_TRUE(succeeded(verify(verify_args)));
   ASSERT_TRUE(succeeded(w.pool->reset(w.slots[0])));
+  EXPECT_EQ(w.dump(), before);
   refuse_all("ring.k", [](auto& args) { args.ring = {}; });
   refuse_all("pending", [](auto& args) { args.pending = {}; });
   refuse_all("history.base", [](auto& args) { args.history.base = {}; });
