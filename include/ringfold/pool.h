@@ -27,7 +27,7 @@ struct PoolConfig {
   int64_t conv_width = 4;        ///< W, 2 .. 4
   bool qk_l2norm = true;
   StateRounding state_rounding = StateRounding::per_commit;
-  FoldPolicy fold_policy = FoldPolicy::on_commit;  ///< others: on the CPU alone
+  FoldPolicy fold_policy = FoldPolicy::on_commit;
   /// Where the slots live. cuda: in memory of the device that is current when the pool is created, which has to be
   /// current in every later call too.
   Device device = Device::cpu;
@@ -65,8 +65,7 @@ Status pool_bytes(const PoolConfig& config, PoolBytes* bytes);
 /// `internal` with the device's error; the bookkeeping is as before the call then.
 class Pool {
  public:
-  /// Errors: invalid_argument, unsupported (a fold policy that the device has not; a device that is not there),
-  /// out_of_memory.
+  /// Errors: invalid_argument, unsupported (a device that is not there), out_of_memory.
   static Status create(const PoolConfig& config, std::unique_ptr<Pool>* pool);
   ~Pool();
   Pool(const Pool&) = delete;

@@ -254,7 +254,7 @@ class StoreScene {
 /// verify, conv_verify and commit on a pool of the device.
 class PoolScene {
  public:
-  PoolScene(Judge& judge, const Config& config, std::string_view impl)
+  PoolScene(Judge& judge, const Config& config, FoldPolicy policy, std::string_view impl)
       : world_(config, impl),
         conv_(config, impl),
         zeros_(static_cast<size_t>(config.rows), 0),
@@ -278,7 +278,12 @@ class PoolScene {
                   .conv_width = conv_.W,
                   .qk_l2norm = config.qk_l2norm,
                   .state_rounding = config.rounding,
+                  .fold_policy = policy,
                   .device = device_of(impl)};
+    if (policy != FoldPolicy::on_commit) {  // rings of two or three windows: commits in which nothing is due
+      pc.max_window = config.window;
+      pc.ring_rows = std::min<int64_t>((2 + static_cast<int64_t>(config.seed % 2)) * config.window, kMaxWindow);
+    }
     judge.ok(Pool::create(pc, &pool_), "Pool::create");
     std::vector<Slot> slots(static_cast<size_t>(world_.num_slots));
     judge.ok(pool_->acquire(slots), "acquire");
@@ -330,6 +335,9 @@ class PoolScene {
                            {"pending of the pool", pool_->pending()},
                            {"conv pending of the pool", pool_->conv_pending()},
                            {"status of commit", status_.view}};
+    if (const History h = pool_->history(); !h.empty()) {
+      for (const TensorView& cursors : {h.base, h.live, h.cuts}) all.push_back({"history of the pool", cursors});
+    }
     for (const Batch& batch : batches_) all.push_back({"outputs of verify on a pool", batch.out});
     for (const ConvWorld::Call& conv : convs_) all.push_back({"outputs of conv_verify on a pool", conv.args.out});
     return all;
@@ -383,8 +391,11 @@ void replay_all(Judge& judge, Config config, std::string_view impl) {
   config.layout = Layout::ragged;
   StoreScene captured(config, impl), direct(config, impl);
   replay(judge, captured, direct);
-  PoolScene captured_pool(judge, config, impl), direct_pool(judge, config, impl);
-  replay(judge, captured_pool, direct_pool);
+  for (const FoldPolicy policy : {FoldPolicy::on_commit, FoldPolicy::on_next_verify, FoldPolicy::lazy}) {
+    if (policy != FoldPolicy::on_commit && (config.window < 2 || 2 * config.window > kMaxWindow)) continue;
+    PoolScene captured_pool(judge, config, policy, impl), direct_pool(judge, config, policy, impl);
+    replay(judge, captured_pool, direct_pool);
+  }
 }
 
 }  // namespace

@@ -75,11 +75,11 @@ constexpr Plan kPlans[] = {{"C1", 6, 54},  {"C2", 6, 54},  {"C3", 6, 54},  {"C4"
                            {"C11", 6, 54}, {"C12", 3, 27}, {"C13", 4, 27}, {"C14", 5, 36}, {"C15", 3, 27},
                            {"C16", 6, 54}, {"C17", 2, 14}, {"C18", 3, 27}, {"C19", 1, 3},  {"ACC", 9, 54}};
 
-/// Lines that fold policies have a part in, beside on_commit. C10, C15, C17, C19 and ACC ask other questions, and
-/// devices serve on_commit alone.
-bool asks_policies(std::string_view line, Device device) {
+/// Lines that fold policies have a part in, beside on_commit. C10, C15, C19 and ACC ask other questions, C17 brings
+/// pools of its own.
+bool asks_policies(std::string_view line) {
   constexpr std::string_view kOthers[] = {"C10", "C15", "C17", "C19", "ACC"};
-  return device == Device::cpu && std::find(std::begin(kOthers), std::end(kOthers), line) == std::end(kOthers);
+  return std::find(std::begin(kOthers), std::end(kOthers), line) == std::end(kOthers);
 }
 
 }  // namespace
@@ -127,7 +127,9 @@ Desc describe(const Config& c, Op op, Device device) {
           .window = c.window,
           .layers = op == Op::fold || op == Op::conv_commit ? c.layers : 1,
           .channels =
-              op == Op::conv_verify || op == Op::conv_decode || op == Op::conv_commit ? 2 * c.H * c.K + c.HV * c.V : 0};
+              op == Op::conv_verify || op == Op::conv_decode || op == Op::conv_commit ? 2 * c.H * c.K + c.HV * c.V : 0,
+          // The largest that the bodies make.
+          .history_rows = c.policy == FoldPolicy::on_commit ? 0 : std::min<int64_t>(3 * c.window + 2, kMaxWindow)};
 }
 
 std::vector<Config> configs(std::string_view line, Level level, Device device) {
@@ -135,7 +137,7 @@ std::vector<Config> configs(std::string_view line, Level level, Device device) {
     if (plan.line != line) continue;
     std::vector<Config> grid;
     const int64_t count = level == Level::quick ? plan.quick : plan.full;
-    const int64_t with_policies = asks_policies(line, device) ? count + std::max<int64_t>(3, count / 3) : count;
+    const int64_t with_policies = asks_policies(line) ? count + std::max<int64_t>(3, count / 3) : count;
     for (int64_t i = 0; i < with_policies; ++i) {
       grid.push_back(i < count ? point(i) : policy_point(i - count));
       Config& c = grid.back();
@@ -145,7 +147,7 @@ std::vector<Config> configs(std::string_view line, Level level, Device device) {
       if (line == "C19") c.layers = 1, c.rows = 3, c.window = 2, c.K = 16, c.V = 8, c.layout = Layout::dense;
     }
     if (device == Device::cpu) return grid;
-    for (int64_t i = 0; i < count; ++i) grid.push_back(tuned(grid[static_cast<size_t>(i)], i));
+    for (int64_t i = 0; i < with_policies; ++i) grid.push_back(tuned(grid[static_cast<size_t>(i)], i));
     return grid;
   }
   return {};

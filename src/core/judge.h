@@ -26,7 +26,8 @@ RF_HD RowStatus judge_window(const Rows& p, int64_t row, bool may_have_history =
   if (p.pending && p.pending.at(0, slot) == kNotAcquired) return RowStatus::slot_not_acquired;
   // A window goes behind the history, so that no row is read and written by one call.
   const bool records = p.move == CursorMove::record;
-  if (may_have_history && p.history && !history_fits(p, 0, slot, records ? p.asked_tokens(row) : 0)) return RowStatus::window_too_long;
+  if (may_have_history && p.history && !history_fits(p, 0, slot, records ? p.asked_tokens(row) : 0))
+    return RowStatus::window_too_long;
   return length;
 }
 

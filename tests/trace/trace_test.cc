@@ -156,7 +156,7 @@ TEST_P(PolicyTrace, EqualsPlainDecoding) {
   pool.fold_policy = policy == 0 ? FoldPolicy::on_next_verify : FoldPolicy::lazy;
   pool.max_window = pool.ring_rows;
   const size_t size = (precision + 2 * policy) % 3;
-  pool.ring_rows = size == 0 ? pool.max_window + 1 : size == 1 ? 2 * pool.max_window : 3 * pool.max_window + 2;
+  pool.ring_rows = size == 0 ? pool.max_window + 1 : size == 1 ? 2 * pool.max_window : 2 * pool.max_window + 3;
   config.seed += 500 + policy * 100;
   if (const std::string why = why_not_served(config, impl); !why.empty()) GTEST_SKIP() << why;
   std::vector<std::string> kinds = {"due",         "folded once", "settle", "commit tracked", "commit moved cursors",

@@ -171,7 +171,7 @@ TEST(ExactTiles, FaultsAreSeen) {
   EXPECT_EQ(spoilt([](ExactTiles& t) { t.shared_bytes -= 16; }), "bytes of other tiles");
   EXPECT_EQ(spoilt([&](ExactTiles& t) {
               t.heads_of_line = 0;
-              t.shared_bytes = exact_shared_bytes(d, t.threads, 0);
+              t.shared_bytes = exact_shared_bytes(d, t.threads, 0, t.vector_buffers);
             }),
             "heads of a line");
   EXPECT_EQ(most_heads_of_a_line(64, 2, 32), 32);

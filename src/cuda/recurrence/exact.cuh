@@ -90,7 +90,7 @@ class Block : Lines<T> {
     const int l = ptx::opaque(lane);
 #pragma unroll 1
     for (int t = l >> 1; t < count; t += 16) {
-      if (t >= first) visit(t, warp * 32 + (l & 1) * 16);
+      if ((!T::kFromRing && !T::kHistory) || t >= first) visit(t, warp * 32 + (l & 1) * 16);
     }
   }
 

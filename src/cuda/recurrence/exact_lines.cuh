@@ -69,7 +69,7 @@ class Lines {
   __device__ DType act_dtype() const { return T::kFromRing ? p.ring_v.dtype : p.v.dtype; }
   __device__ bool records() const { return !T::kFromRing && p.records(); }
   /// Step t of a line comes from the ring, or from the window?
-  static __device__ bool in_ring(const Line& line, int t) { return T::kFromRing || t < history(line); }
+  static __device__ bool in_ring(const Line& line, int t) { return T::kFromRing || (T::kHistory && t < line.history); }
   static __device__ int history(const Line& line) { return T::kFromRing || T::kHistory ? line.history : 0; }
   /// The ring row of step t: of the history, then of the window.
   __device__ int ring_row(const Line& line, int t) const {
@@ -84,7 +84,8 @@ class Lines {
     const int rows = static_cast<int>(p.rows), layer_index = index / rows, row = index - layer_index * rows;
     const int64_t layer = layers_(layer_index);
     const int v0 = blockIdx.y * (blockDim.x / 2);
-    const RowStatus status = T::kFromRing ? verdict_on_accepted(p, layers_, row) : verdict_on_window(p, row, T::kHistory);
+    const RowStatus status =
+        T::kFromRing ? verdict_on_accepted(p, layers_, row) : verdict_on_window(p, row, T::kHistory);
     if (lane != 0) return;
     if (layer_index == 0 && blockIdx.y == 0) {  // several blocks may speak for a row; they say the same
       if constexpr (T::kFromRing) {
@@ -114,7 +115,7 @@ class Lines {
     } else {
       const Replay replay = replay_of(p, layer, row);
       if (is_idle(p, replay, layer, row)) line.live = false;
-      if (replay.to_checkpoint) {
+      if (T::kHistory && replay.to_checkpoint) {
         line.track = line.state;
         line.track_step = static_cast<int16_t>(replay.rows - 1);
       }
