@@ -33,6 +33,7 @@ CUDA_TESTS = "*cuda*:*Cuda*:*CUDA*"
 WHOLE = ("core_test", "pool_test")
 # C19 is about tensors of more than 2^31 elements, which have no room beside a sanitizer's shadow.
 SANITIZED_TESTS = "*cuda*-*C19*"
+BARRIERS = 16  # in shared memory, of a block: more than any has; what the tools find by themselves is too little
 SANITIZERS = ("memcheck", "racecheck", "initcheck", "synccheck")
 # Each group is a process of its own, so that rows already timed are kept if a later group is stopped.
 BENCH_GROUPS = ("decode", "fold", "verify_fast_gdn", "verify_fast_kda", "verify_exact_gdn", "verify_exact_kda", "step_")
@@ -276,7 +277,8 @@ def stage_sanitize(evidence, names):
     for tool in names or SANITIZERS:
         with tempfile.TemporaryDirectory() as folder:
             log_path = os.path.join(folder, "log")
-            wrapper = (sanitizer(), "--tool", tool, "--error-exitcode", "9", "--log-file", log_path)
+            wrapper = (sanitizer(), "--tool", tool, "--error-exitcode", "9", "--num-cuda-barriers", str(BARRIERS),
+                       "--log-file", log_path)
             result = run_tests("contract_test", SANITIZED_TESTS, wrapper, {"RINGFOLD_CHECK_LEVEL": "quick"})
             try:
                 with open(log_path, encoding="utf-8", errors="replace") as file:

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <memory>
 #include <span>
+#include <type_traits>
 
 #include "ringfold/conv.h"
 #include "ringfold/decode.h"
@@ -85,10 +86,14 @@ class Pool {
 
   /// Takes a free slot: state, conv window, ring and cursors are zero, nothing is pending.
   /// Error out_of_memory when none is free; the pool is unchanged then.
-  Status acquire(Slot* slot);
+  template <class Pointer>
+  requires std::is_same_v<std::remove_cvref_t<Pointer>, Slot*>  // an array would convert to that
+      Status acquire(Pointer&& slot) {
+    return acquire(std::span<Slot>(slot, 1));
+  }
   /// All or none.
   Status acquire(std::span<Slot> slots);
-  /// The same for an array, which would otherwise decay to a pointer to its first slot.
+  /// The same for an array.
   template <size_t N>
   Status acquire(Slot (&slots)[N]) {
     return acquire(std::span<Slot>(slots));

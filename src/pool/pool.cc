@@ -141,8 +141,6 @@ PoolBytes Pool::bytes() const { return impl_->layout.bytes; }
 int64_t Pool::free_slots() const { return impl_->free_count; }
 void Pool::set_stream(void* stream) { impl_->stream = stream; }
 
-Status Pool::acquire(Slot* slot) { return acquire(std::span<Slot>(slot, 1)); }
-
 Status Pool::acquire(std::span<Slot> slots) {
   PoolStore& p = *impl_;
   if (slots.size() > static_cast<size_t>(p.free_count)) {

@@ -11,6 +11,16 @@ namespace {
 
 using ::testing::HasSubstr;
 
+TEST(Pool, AnArrayOfHandlesIsAcquiredWhole) {
+  const std::unique_ptr<Pool> pool = make(small());
+  const int64_t before = pool->free_slots();
+  Slot three[3];
+  ASSERT_TRUE(succeeded(pool->acquire(three)));
+  EXPECT_EQ(pool->free_slots(), before - 3);
+  for (const Slot& slot : three) EXPECT_GE(slot.id, 0);
+  EXPECT_NE(three[0].id, three[2].id);
+}
+
 TEST(Pool, AllocatesExactlyTheBytesItNames) {
   for (int64_t conv : {0, 7}) {
     for (MixerKind kind : {MixerKind::gdn, MixerKind::kda}) {
