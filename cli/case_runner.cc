@@ -100,6 +100,7 @@ class Runner {
       desc.V = case_.pool.V;
       desc.rows = std::max<int64_t>(step.rows, 1);
       desc.window = step.op == StepOp::decode ? 1 : case_.pool.ring_rows;  // bounds the windows too
+      if (desc.fold_policy != FoldPolicy::on_commit) desc.history_rows = case_.pool.ring_rows;
       desc.layers = step.op == StepOp::commit ? case_.pool.layers : 1;
       Explanation explanation;
       require(explain(desc, options_.impl, &explanation), where());

@@ -15,7 +15,7 @@ namespace {
 
 constexpr const char* kFooter =
     R"(Traffic is bytes of state and ring per step and request, for each fold policy, next to storing
-one state per draft token. --policy says which one the request has; device cuda serves on_commit alone.
+one state per draft token. --policy says which one the request has.
 Bytes held count the short conv of the layer (--channels 0: it has none); bytes moved leave it out.
 Examples:
   ringfold explain --preset qwen3.5-35b --window 4 --rows 32
@@ -48,7 +48,7 @@ struct ExplainCommand {
   std::string op = "verify", mixer = "gdn", state = "f32", act = "bf16", numerics = "exact", rounding = "per_commit",
               policy = "on_commit", device = "cpu", preset, impl;
   std::vector<int64_t> shape;
-  int64_t window = 4, rows = 1, layers = 0, channels = kAsShape, conv_width = 4;
+  int64_t window = 4, rows = 1, ring_rows = 0, layers = 0, channels = kAsShape, conv_width = 4;
   int threads = 0;
   double accepted = 3.0;
   bool json = false;
@@ -105,6 +105,11 @@ Desc make_desc(const ExplainCommand& command, int64_t* layers) {
   desc.V = shape[3];
   desc.rows = command.rows;
   desc.window = command.window;
+  if (desc.fold_policy != FoldPolicy::on_commit) {
+    desc.history_rows = command.ring_rows > 0 ? command.ring_rows : std::min<int64_t>(2 * desc.window, kMaxWindow);
+  } else if (command.ring_rows > 0) {
+    throw CommandError("--ring-rows: expected a --policy that keeps a history, found on_commit");
+  }
   const bool all_layers = desc.op == Op::fold || desc.op == Op::conv_commit;
   desc.layers = all_layers ? *layers : 1;
   const bool conv = desc.op == Op::conv_verify || desc.op == Op::conv_decode || desc.op == Op::conv_commit;
@@ -246,6 +251,8 @@ void add_explain(CLI::App& app, int* exit_code) {
   sub->add_option("--numerics", command->numerics, "exact or fast")->capture_default_str();
   sub->add_option("--rounding", command->rounding, "per_commit or per_token")->capture_default_str();
   sub->add_option("--policy", command->policy, "on_commit, on_next_verify or lazy")->capture_default_str();
+  sub->add_option("--ring-rows", command->ring_rows, "rows of a ring that holds a history; twice the window if absent")
+      ->check(CLI::Range(2, kMaxWindow));
   sub->add_option("--accepted", command->accepted, "mean accepted tokens per step, for the lazy policy's traffic")
       ->check(CLI::Range(0.01, 1e6))
       ->capture_default_str();

@@ -355,6 +355,7 @@ Status lower(const DecodeArgs& args, RecurrenceParams* p, Desc* desc) {
     RINGFOLD_RETURN_IF_ERROR(check_dtype("ring.k", args.ring.k, args.window.v.dtype));
     RINGFOLD_RETURN_IF_ERROR(check_ring_device(args.state, args.ring));
     set_ring(args.ring, false, p);
+    desc->input_alignment = std::min(desc->input_alignment, alignment({p->ring_k, p->ring_v}));
   }
   RINGFOLD_RETURN_IF_ERROR(check_history(args.history, args.ring, args.state, args.pending));
   set_history(args.history, args.ring, p, desc);

@@ -95,6 +95,8 @@ class CommandsTest(common.CliTest):
                 self.assertTrue(any(c["impl"] == "reference" and c["serves"] for c in result["candidates"]))
                 for c in result["candidates"]:
                     self.assertFalse(c["serves"] and c["impl"].startswith("cuda"), c)
+        self.refused("explain", "--ring-rows", "8", says=["--ring-rows", "on_commit"])
+        self.ok("explain", "--policy", "lazy", "--ring-rows", "16")
         written = {policy: self.ok_json("explain", "--policy", policy, "--json")["plan"]["bytes_written"]
                    for policy in ("on_commit", "on_next_verify", "lazy")}
         self.assertEqual(written["on_commit"], written["lazy"])

@@ -6,6 +6,9 @@
 
 #include <vector>
 
+#include "core/lower.h"
+#include "ringfold/pool.h"
+
 namespace ringfold::detail {
 namespace {
 
@@ -49,6 +52,46 @@ class HistoryTest : public testing::Test {
   int32_t slot_ = 1, accepted_ = 0, track_slot_ = 2, track_step_ = 0;
   std::vector<int32_t> pending_ = std::vector<int32_t>(6), base_ = pending_, live_ = pending_, cuts_ = pending_;
 };
+
+/// Kernels that move 16 bytes at a time read the history's rows too.
+TEST(LowerDecode, TheAlignmentOfAHistoryCounts) {
+  const PoolConfig config{.slots = 2,
+                          .H = 1,
+                          .HV = 1,
+                          .K = 64,
+                          .V = 16,
+                          .act_dtype = DType::bf16,
+                          .ring_rows = 4,
+                          .fold_policy = FoldPolicy::lazy};
+  std::unique_ptr<Pool> pool;
+  ASSERT_TRUE(Pool::create(config, &pool).ok());
+  alignas(64) std::byte memory[6][256] = {};
+  int32_t slot = 0;
+  const auto view = [&](int i, DType type, std::initializer_list<int64_t> shape) {
+    return TensorView(memory[i], type, shape);
+  };
+  DecodeArgs args;
+  pool->bind(0, &args);
+  args.mixer.A_log = view(0, DType::f32, {1});
+  args.window = {.q = view(1, DType::bf16, {1, 1, 1, 64}),
+                 .k = view(2, DType::bf16, {1, 1, 1, 64}),
+                 .v = view(3, DType::bf16, {1, 1, 1, 16}),
+                 .a = view(4, DType::bf16, {1, 1, 1}),
+                 .b = view(4, DType::bf16, {1, 1, 1}),
+                 .slot_ids = TensorView(&slot, DType::i32, {1})};
+  args.out = view(5, DType::bf16, {1, 1, 1, 16});
+  RecurrenceParams p;
+  Desc desc;
+  Status status = lower(args, &p, &desc);
+  ASSERT_TRUE(status.ok()) << status.message();
+  EXPECT_EQ(desc.input_alignment, 16);
+  EXPECT_EQ(desc.history_rows, 4);
+  args.ring.v.stride[1] += 2;  // rows four bytes further apart
+  args.ring.v.shape[1] = args.ring.k.shape[1] = args.ring.g.shape[1] = args.ring.beta.shape[1] = 3;
+  status = lower(args, &p, &desc);
+  ASSERT_TRUE(status.ok()) << status.message();
+  EXPECT_EQ(desc.input_alignment, 4);
+}
 
 TEST(WindowLength, FlagsDoNotCount) {
   for (int32_t n : {0, 1, 31, 32}) {
