@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <cstdlib>
 
 #include "core/check_view.h"
 #include "core/lower.h"
@@ -143,6 +144,17 @@ int64_t alignment(std::initializer_list<Array> arrays, int64_t v_stride = 0) {
                (a.layer_stride | a.row_stride | a.token_stride | a.head_stride | v_stride);
   }
   return all & -all;
+}
+
+int64_t widest_stride(const RecurrenceParams& p) {
+  int64_t widest = 0;
+  for (const Array* a :
+       {&p.q, &p.k, &p.v, &p.a, &p.b, &p.out, &p.ring_k, &p.ring_v, &p.ring_g, &p.ring_beta, &p.state}) {
+    if (!*a) continue;
+    const auto size = static_cast<int64_t>(size_of(a->dtype));
+    widest = std::max({widest, std::abs(a->head_stride) * size, std::abs(a->token_stride) * size});
+  }
+  return widest;
 }
 
 // The cursors of a history, `layered` as the state is. `ring` was checked.
@@ -344,6 +356,7 @@ Status lower(const VerifyArgs& args, RecurrenceParams* p, Desc* desc) {
     desc->snapshots = true;
     p->snapshot_v_stride = s.stride[s.rank - 2];
   }
+  desc->widest_stride = widest_stride(*p);
   return {};
 }
 
@@ -361,6 +374,7 @@ Status lower(const DecodeArgs& args, RecurrenceParams* p, Desc* desc) {
   set_history(args.history, args.ring, p, desc);
   p->write_state = true;
   p->move = CursorMove::consume;
+  desc->widest_stride = widest_stride(*p);
   return {};
 }
 
@@ -432,6 +446,7 @@ Status lower(const FoldArgs& args, RecurrenceParams* p, Desc* desc) {
   if (p->max_window > kMaxWindow) {
     return invalid("ring.k", fmt::format("at most {} rows", kMaxWindow), fmt::format("{}", p->max_window));
   }
+  desc->widest_stride = widest_stride(*p);
   return {};
 }
 

@@ -86,7 +86,8 @@ TEST(LowerDecode, TheAlignmentOfAHistoryCounts) {
   ASSERT_TRUE(status.ok()) << status.message();
   EXPECT_EQ(desc.input_alignment, 16);
   EXPECT_EQ(desc.history_rows, 4);
-  args.ring.v.stride[1] += 2;  // rows four bytes further apart
+  EXPECT_EQ(desc.widest_stride, 64 * 16 * 4);  // between the heads of a state
+  args.ring.v.stride[1] += 2;                  // rows four bytes further apart
   args.ring.v.shape[1] = args.ring.k.shape[1] = args.ring.g.shape[1] = args.ring.beta.shape[1] = 3;
   status = lower(args, &p, &desc);
   ASSERT_TRUE(status.ok()) << status.message();

@@ -6,6 +6,8 @@
 #include <functional>
 #include <string>
 
+#include "cuda/recurrence/exact.h"
+
 namespace ringfold::cuda {
 namespace {
 
@@ -178,6 +180,15 @@ TEST(ExactTiles, FaultsAreSeen) {
   EXPECT_EQ(most_heads_of_a_line(64, 1, 32), 32);
   EXPECT_EQ(most_heads_of_a_line(9, 4, 3), 3);
   EXPECT_EQ(most_heads_of_a_line(12, 5, 4), 3);
+}
+
+TEST(ExactRefusal, WideStridesAreLeftToTheGeneralKernel) {
+  Desc d = describe(Op::verify, MixerKind::gdn, DType::bf16, 8, 32, 4, 128, 128);
+  d.widest_stride = INT32_MAX;
+  EXPECT_EQ(exact_refusal(d).needs, nullptr);
+  d.widest_stride += 1;
+  ASSERT_NE(exact_refusal(d).needs, nullptr);
+  EXPECT_EQ(exact_refusal(d).got, int64_t{INT32_MAX} + 1);
 }
 
 }  // namespace

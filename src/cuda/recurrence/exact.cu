@@ -18,6 +18,9 @@ Refusal exact_refusal(const Desc& d) {
   if (d.input_alignment < 16)
     return {"needs q, k, v and ring rows aligned to 16 bytes", "alignment", d.input_alignment};
   if (d.state_alignment < 16) return {"needs state rows aligned to 16 bytes", "alignment", d.state_alignment};
+  if (d.widest_stride > INT32_MAX) {
+    return {"needs at most 2147483647 bytes between heads and between tokens", "stride", d.widest_stride};
+  }
   if (d.layers * d.rows * d.HV > INT32_MAX) return {"needs at most 2147483647 heads", "rows", d.rows};
   if (exact_tiles(d, current_device()).blocks == 0) return {"needs more shared memory than a block has", "T", d.window};
   return {};
@@ -36,11 +39,8 @@ Plan exact_plan(const Desc& d) {
 Status exact_recurrence(const RecurrenceParams& params, const Desc& desc) {
   exact::ExactParams p;
   static_cast<RecurrenceParams&>(p) = params;
-  bool small = true;
-  const auto bytes = [&](int64_t elements, DType dtype) {
-    const int64_t n = elements * static_cast<int64_t>(size_of(dtype));
-    small = small && n >= INT32_MIN && n <= INT32_MAX;
-    return static_cast<int32_t>(n);
+  const auto bytes = [](int64_t elements, DType dtype) {  // exact_refusal() has seen that they fit
+    return static_cast<int32_t>(elements * static_cast<int64_t>(size_of(dtype)));
   };
   const auto pitch = [&](const Array& a) {
     return a ? exact::Pitch{bytes(a.head_stride, a.dtype), bytes(a.token_stride, a.dtype)} : exact::Pitch{};
@@ -52,7 +52,6 @@ Status exact_recurrence(const RecurrenceParams& params, const Desc& desc) {
   p.most_steps = std::max(1, most_steps(desc));
   p.heads_per_key = p.HV / p.H;
   p.state_head = bytes(p.state.head_stride, p.state.dtype);
-  if (!small) return {Code::unsupported, "strides: cuda.exact expects at most 2 GiB between heads and between tokens"};
   const DeviceProperties& device = current_device();
   const ExactTiles tiles = exact_tiles(desc, device);
   if (tiles.heads == 0) return {};
