@@ -1,5 +1,6 @@
 // Fold policies that keep a history: every operation of a pool while accepted rows wait in the ring.
 #include <gmock/gmock.h>
+#include <pthread.h>
 
 #include <cstring>
 
@@ -249,6 +250,27 @@ TEST(PolicyPool, DecodeFoldsTheHistoryAndDropsTheWindow) {
       EXPECT_EQ(w.compare(0, {{1, 2, 3}, chunk}), "");
     }
   }
+}
+
+/// Engines call from threads of their own. docs/dispatch.md promises that this is enough.
+TEST(PolicyPool, ACallOnTheCpuNeedsLessThan640KiBOfStack) {
+  World w(config(FoldPolicy::lazy, 8, true));
+  w.accept(0, {1, 2, 3});
+  set_num_threads(1);
+  pthread_attr_t attributes;
+  ASSERT_EQ(pthread_attr_init(&attributes), 0);
+  ASSERT_EQ(pthread_attr_setstacksize(&attributes, 640 << 10), 0);
+  const auto call = [](void* world) -> void* {
+    const World& the = *static_cast<World*>(world);
+    EXPECT_TRUE(succeeded(the.rig.decode(target_of(*the.pool), {{.slot = 0, .tokens = std::vector<int>(32)}}).status));
+    return nullptr;
+  };
+  pthread_t thread;
+  ASSERT_EQ(pthread_create(&thread, &attributes, call, &w), 0);
+  EXPECT_EQ(pthread_join(thread, nullptr), 0);
+  EXPECT_EQ(pthread_attr_destroy(&attributes), 0);
+  set_num_threads(0);
+  EXPECT_EQ(w.live(0), 0);
 }
 
 TEST(PolicyPool, AcquireReleaseAndResetEmptyTheHistory) {
