@@ -154,6 +154,34 @@ HWY_INLINE Four LoadFour(const std::byte* const* rows, int k) {
                      LoadBlocks<kType>(rows + 3, k)});
 }
 
+/// Elements k .. k+7 of kLanes rows. 16-bit ones are transposed in pairs, which takes half the shuffles, and widened
+/// after.
+struct Eight {
+  Four low, high;
+};
+template <DType kType>
+HWY_INLINE Eight LoadEight(const std::byte* const* rows, int k) {
+  if constexpr (kType == DType::f32) {
+    return {LoadFour<kType>(rows, k), LoadFour<kType>(rows, k + 4)};
+  } else {
+    const Vector::D d;
+    const Four pairs = Transpose4({LoadFloatBlocks(d, rows, k / 2), LoadFloatBlocks(d, rows + 1, k / 2),
+                                   LoadFloatBlocks(d, rows + 2, k / 2), LoadFloatBlocks(d, rows + 3, k / 2)});
+    const Vector::DI di;
+    const hn::RebindToUnsigned<Vector::DI> du;
+    const auto first = [&](Vector::F pair) HWY_ATTR {
+      const Vector::I half = hn::And(hn::BitCast(di, pair), hn::Set(di, 0xffff));
+      return kType == DType::bf16 ? from_bf16<Vector>(half) : from_f16<Vector>(half);
+    };
+    const auto second = [&](Vector::F pair) HWY_ATTR {
+      const Vector::I half = hn::BitCast(di, hn::ShiftRight<16>(hn::BitCast(du, pair)));
+      return kType == DType::bf16 ? from_bf16<Vector>(half) : from_f16<Vector>(half);
+    };
+    return {{first(pairs.v0), second(pairs.v0), first(pairs.v1), second(pairs.v1)},
+            {first(pairs.v2), second(pairs.v2), first(pairs.v3), second(pairs.v3)}};
+  }
+}
+
 HWY_INLINE void StoreFour(const Four& c, float* to, int stride) {
   const Vector::D d;
   hn::StoreU(c.v0, d, to);
@@ -166,6 +194,11 @@ HWY_INLINE void StoreFour(const Four& c, float* to, int stride) {
 template <DType kType>
 HWY_INLINE void TransposeIn(const std::byte* const* rows, int k0, int n, float* to, int stride) {
   int k = k0;
+  for (; k + 8 <= n; k += 8) {
+    const Eight x = LoadEight<kType>(rows, k);
+    StoreFour(x.low, to + k * stride, stride);
+    StoreFour(x.high, to + (k + 4) * stride, stride);
+  }
   for (; k + 4 <= n; k += 4) StoreFour(LoadFour<kType>(rows, k), to + k * stride, stride);
   for (; k < n; ++k) {
     for (int i = 0; i < kLanes; ++i) to[k * stride + i] = load(kType, rows[i], k);
@@ -177,6 +210,22 @@ template <DType kType>
 HWY_INLINE void TransposeOut(const float* from, int stride, int n, std::byte* const* rows, int count) {
   const Vector::D d;
   int k = 0;
+  if constexpr (kType != DType::f32) {
+    // Two neighbours of each row as one 32-bit lane: half the shuffles, and stores of 16 bytes.
+    const auto pair = [&](int i) HWY_ATTR {
+      const Vector::F a = hn::LoadU(d, from + i * stride), b = hn::LoadU(d, from + (i + 1) * stride);
+      const Vector::I low = kType == DType::bf16 ? to_bf16<Vector>(a) : to_f16<Vector>(a);
+      const Vector::I high = kType == DType::bf16 ? to_bf16<Vector>(b) : to_f16<Vector>(b);
+      return hn::BitCast(d, hn::Or(low, hn::ShiftLeft<16>(high)));
+    };
+    for (; count == kLanes && k + 8 <= n; k += 8) {
+      const Four r = Transpose4({pair(k), pair(k + 2), pair(k + 4), pair(k + 6)});
+      StoreFloatBlocks(d, r.v0, rows, k / 2);
+      StoreFloatBlocks(d, r.v1, rows + 1, k / 2);
+      StoreFloatBlocks(d, r.v2, rows + 2, k / 2);
+      StoreFloatBlocks(d, r.v3, rows + 3, k / 2);
+    }
+  }
   for (; count == kLanes && k + 4 <= n; k += 4) {
     const float* at = from + k * stride;
     const Four r = Transpose4(

@@ -124,7 +124,8 @@ HWY_NOINLINE void LoadPass(const StateRows& from, int count, int K, float* HWY_R
     int k0 = 0, group = 0;
     for (; k0 + kGroup <= K; k0 += kGroup, ++group) {
       ahead->Request();
-      const Four a = LoadFour<kType>(in.at, k0), b = LoadFour<kType>(in.at, k0 + 4);
+      const Eight x = LoadEight<kType>(in.at, k0);
+      const Four &a = x.low, &b = x.high;
       StoreFour(a, to + k0 * kWidth, kWidth);
       StoreFour(b, to + (k0 + 4) * kWidth, kWidth);
       const Vector::F s[kGroup] = {a.v0, a.v1, a.v2, a.v3, b.v0, b.v1, b.v2, b.v3};
