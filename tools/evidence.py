@@ -3,7 +3,8 @@
 
     tools/evidence.py --check     say whether the file belongs to this tree, and what it says
 
-Exits 1 if the file is missing, malformed or red (a failed test). A tree that changed since is said, and is no failure.
+Exits 1 if the file is missing, malformed or red (a failed test). A tree that changed since, and suites that were not
+run, are said, and are no failure.
 """
 
 import argparse
@@ -16,6 +17,9 @@ ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 FILE = "tests/gpu/evidence.json"
 FOLDERS = ("bench", "cli", "include", "src", "tests")
 TEXTS = ("device", "driver", "toolkit", "date", "commit", "tree_hash")
+SANITIZERS = ("memcheck", "racecheck", "initcheck", "synccheck")
+# What a whole run leaves. A file without some of them says nothing about them, good or bad.
+SUITES = ("contract_test", "core_test", "pool_test", "trace_test", *(f"sanitizer_{tool}" for tool in SANITIZERS), "bench")
 SHORT = 12  # hex digits of a file's hash
 LISTED = 30  # changed files named at most
 
@@ -75,6 +79,10 @@ def red_suites(evidence):
     return [name for name, suite in evidence["suites"].items() if suite["failed"] > 0]
 
 
+def missing_suites(evidence):
+    return [name for name in SUITES if name not in evidence["suites"]]
+
+
 def changes(evidence, hashes):
     """Lines "changed PATH", "added PATH", "removed PATH" since the evidence was taken."""
     now, then = short_hashes(hashes), evidence["files"]
@@ -129,7 +137,13 @@ def check(root, path):
         return 1
     describe(evidence, hash_files(root))
     red = red_suites(evidence)
-    print(f"evidence: red: {', '.join(sorted(red))}" if red else "evidence: green")
+    missing = missing_suites(evidence)
+    if missing:
+        print(f"evidence: incomplete; it says nothing about {', '.join(missing)}")
+    if red:
+        print(f"evidence: red: {', '.join(sorted(red))}")
+    else:
+        print("evidence: green, in what it has" if missing else "evidence: green")
     return 1 if red else 0
 
 

@@ -34,7 +34,7 @@ WHOLE = ("core_test", "pool_test")
 # C19 is about tensors of more than 2^31 elements, which have no room beside a sanitizer's shadow.
 SANITIZED_TESTS = "*cuda*-*C19*"
 BARRIERS = 16  # in shared memory, of a block: more than any has; what the tools find by themselves is too little
-SANITIZERS = ("memcheck", "racecheck", "initcheck", "synccheck")
+SANITIZERS = ev.SANITIZERS
 # Each group is a process of its own, so that rows already timed are kept if a later group is stopped.
 BENCH_GROUPS = ("decode", "fold", "verify_fast_gdn", "verify_fast_kda", "verify_exact_gdn", "verify_exact_kda", "step_")
 TIMEOUT = 570  # seconds for one suite

@@ -54,6 +54,15 @@ class EvidenceTest(unittest.TestCase):
                           "benchmark rows: 1")
         self.assertNotIn("changed", text)
 
+    def test_suites_that_were_not_run_are_said(self):
+        self.write(self.good())
+        text = self.check(0, "incomplete", "trace_test, sanitizer_memcheck, sanitizer_racecheck", "green, in what it has")
+        self.assertNotIn("nothing about contract_test", text)
+        whole = self.good()
+        whole["suites"] = {name: {"passed": 1, "failed": 0, "skipped": []} for name in evidence.SUITES}
+        self.write(whole)
+        self.assertNotIn("incomplete", self.check(0, "evidence: green\n"))
+
     def test_a_changed_tree_is_said_and_is_no_failure(self):
         self.put("src/gone.cc", "int gone;\n")
         self.write(self.good())

@@ -56,7 +56,7 @@ class Block : Lines<T> {
       } else {
         ptx::commit_copies();
       }
-      compute(now, static_cast<int>(ptx::opaque(head)) + 1 < last);
+      compute(now, static_cast<int>(ptx::opaque(head)) + 1 < last);  // `more`, not kept in a register until there
       now = after(now);
     }
   }
@@ -318,7 +318,8 @@ class Block : Lines<T> {
             x[r] = S::add(x[r], __shfl_xor_sync(kAllLanes, x[r], T::kLanes / 2 * T::kSide));
           }
         }
-        u = arith::correction<S>(token.beta, v, reduce < T::kRows, T::kFromRing ? T::kLanes / 2 : T::kLanes / 4 > (x));
+        constexpr int kNext = T::kFromRing ? T::kLanes / 2 : T::kLanes / 4;
+        u = arith::correction<S>(token.beta, v, reduce<T::kRows, kNext>(x));
       } else {
         dot(s, vectors + own, x);
         float y[T::kRows];

@@ -20,8 +20,8 @@ struct Pitch {
 
 /// The params of the call, and its arrays' pitches in 32 bits: 64-bit products would be a good part of the kernel.
 struct ExactParams : RecurrenceParams {
-  Pitch q_at, k_at, v_at, a_at, b_at, out_at;           // of the window, or of the ring that is read
-  Pitch ring_k_at, ring_v_at, ring_g_at, ring_beta_at;  // of the ring that is written
+  Pitch q_at, k_at, v_at, a_at, b_at, out_at;           // of the window
+  Pitch ring_k_at, ring_v_at, ring_g_at, ring_beta_at;  // of the ring, read or written
   int32_t state_head = 0;                               // bytes between the heads of a state
   int32_t most_steps = 1;                               // of a row
   int32_t heads_per_key = 1;                            // HV / H
