@@ -29,6 +29,10 @@ struct Ring {
   TensorView v;     ///< activation dtype [layers?,slots,rows,HV,V]
   TensorView g;     ///< f32 [layers?,slots,rows,HV] (GDN) or [layers?,slots,rows,HV,K] (KDA): log decay
   TensorView beta;  ///< f32 [layers?,slots,rows,HV]
+  /// Optional, f32 [layers?,slots,rows,HV,V], 16-byte aligned, for fold policy `lazy`: what each row added to the state
+  /// (beta (v - decayed state . k)), derived data from which cuda.fast reads a history without replaying it. verify
+  /// writes it for its window. Where it is there, only `fast` verifies are served, and commit folds what is due.
+  TensorView u = {};
 
   bool empty() const { return k.empty(); }
 };

@@ -29,6 +29,7 @@ struct PoolConfig {
   bool qk_l2norm = true;
   StateRounding state_rounding = StateRounding::per_commit;
   FoldPolicy fold_policy = FoldPolicy::on_commit;
+  bool ring_u = false;  ///< lazy only: the ring keeps u (Ring::u), for verify with `fast` numerics
   /// Where the slots live. cuda: in memory of the device that is current when the pool is created, which has to be
   /// current in every later call too.
   Device device = Device::cpu;
@@ -45,7 +46,7 @@ struct Slot {
 /// copy of the generations and the three int32 per slot, which the host keeps.
 struct PoolBytes {
   size_t state = 0;    ///< checkpoints of all layers and slots
-  size_t ring = 0;     ///< k, v, g, beta rows
+  size_t ring = 0;     ///< k, v, g, beta, u rows
   size_t conv = 0;     ///< conv windows and recorded conv inputs
   size_t cursors = 0;  ///< pending lengths, histories, generations, the list of free slots
   size_t scratch = 0;  ///< one slot's worth and three int32 per slot, for cyclic copies

@@ -31,6 +31,7 @@ struct Desc {
   int64_t widest_stride = 0;     ///< bytes: the largest distance between neighbouring heads or tokens of a tensor
   bool packed_rows = true;       ///< the rows of V of a state follow each other without gaps
   int64_t history_rows = 0;      ///< rows of a ring that holds a history; 0: fold policy on_commit
+  bool ring_u = false;           ///< the ring keeps u beside the raw rows (Ring::u)
   bool snapshots = false;        ///< verify also writes the state after each token
   int threads = 0;               ///< CPU threads; 0: num_threads()
   bool operator==(const Desc&) const = default;

@@ -28,7 +28,7 @@ struct SlotMove {
 inline constexpr int32_t kCleared = -1;      ///< no source: the destination is cleared
 inline constexpr int32_t kScratchSlot = -2;  ///< the slot that belongs to the pool itself
 
-inline constexpr int kMaxSlotSections = 13;
+inline constexpr int kMaxSlotSections = 14;
 inline constexpr int kMaxSlotMoves = 128;
 
 /// Moves of whole slots, each one after the one before it. A plain value that fits a kernel's parameters, so that a

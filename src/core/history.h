@@ -23,6 +23,7 @@ RF_HD bool history_fits(const Rows& p, int64_t layer, int64_t slot, int64_t rows
 /// where the commit after this window might leave too little room for a window more. So a commit never has to fold in a
 /// ring of two windows.
 RF_HD bool is_due(const HistoryParams& h, int64_t live, int64_t tokens) {
+  if (h.by_commit) return false;
   if (h.policy == FoldPolicy::on_next_verify) return live > 0;
   return live > 0 && live + tokens + h.max_window > h.ring_rows;
 }
@@ -86,6 +87,12 @@ RF_HD uint32_t ring_bits(int64_t first, int64_t count, int64_t ring_rows) {
   uint32_t bits = 0;
   for (int64_t i = 0; i < count; ++i) bits |= uint32_t{1} << (first + i) % ring_rows;
   return bits;
+}
+
+/// Do a call's kernels go by cursors that the call itself moves, so that they have to be moved after it? A verify that
+/// folds nothing only sets the window's length, which no verify reads.
+RF_HD bool moves_cursors_after(const Rows& p) {
+  return p.history && !(p.move == CursorMove::record && p.history.by_commit);
 }
 
 /// Moves the cursors of the slot of a row that is done, in one layer, after the call's work. `pending` is written last

@@ -116,6 +116,10 @@ Status check_ring(const Ring& ring, const RingShape& n) {
   RINGFOLD_RETURN_IF_ERROR(check_dtype("ring.g", ring.g, DType::f32));
   RINGFOLD_RETURN_IF_ERROR(check_dtype("ring.beta", ring.beta, DType::f32));
   RINGFOLD_RETURN_IF_ERROR(check_float("ring.k", ring.k));
+  if (!ring.u.empty()) {
+    RINGFOLD_RETURN_IF_ERROR(check("ring.u", ring.u, HV, V, true));
+    RINGFOLD_RETURN_IF_ERROR(check_dtype("ring.u", ring.u, DType::f32));
+  }
   return check_dtype("ring.v", ring.v, ring.k.dtype);
 }
 
@@ -128,11 +132,16 @@ void set_ring(const Ring& ring, bool layered, RecurrenceParams* p) {
   p->ring_v = set(ring.v);
   p->ring_g = set(ring.g);
   p->ring_beta = set(ring.beta);
+  if (!ring.u.empty()) p->ring_u = set(ring.u);
 }
 
 Status check_ring_device(const TensorView& state, const Ring& ring) {
-  return check_device(
-      {{"state", state}, {"ring.k", ring.k}, {"ring.v", ring.v}, {"ring.g", ring.g}, {"ring.beta", ring.beta}});
+  return check_device({{"state", state},
+                       {"ring.k", ring.k},
+                       {"ring.v", ring.v},
+                       {"ring.g", ring.g},
+                       {"ring.beta", ring.beta},
+                       {"ring.u", ring.u}});
 }
 
 // The largest power of two up to 16 that divides the address of every row of these arrays.
@@ -149,7 +158,7 @@ int64_t alignment(std::initializer_list<Array> arrays, int64_t v_stride = 0) {
 int64_t widest_stride(const RecurrenceParams& p) {
   int64_t widest = 0;
   for (const Array* a :
-       {&p.q, &p.k, &p.v, &p.a, &p.b, &p.out, &p.ring_k, &p.ring_v, &p.ring_g, &p.ring_beta, &p.state}) {
+       {&p.q, &p.k, &p.v, &p.a, &p.b, &p.out, &p.ring_k, &p.ring_v, &p.ring_g, &p.ring_beta, &p.ring_u, &p.state}) {
     if (!*a) continue;
     const auto size = static_cast<int64_t>(size_of(a->dtype));
     widest = std::max({widest, std::abs(a->head_stride) * size, std::abs(a->token_stride) * size});
@@ -159,6 +168,9 @@ int64_t widest_stride(const RecurrenceParams& p) {
 
 // The cursors of a history, `layered` as the state is. `ring` was checked.
 Status check_history(const History& h, const Ring& ring, const TensorView& state, const TensorView& pending) {
+  if (!ring.u.empty() && h.policy != FoldPolicy::lazy) {
+    return invalid("ring.u", "nothing but with fold policy lazy", to_string(ring.u));
+  }
   if (h.policy == FoldPolicy::on_commit) {
     if (h.base.empty() && h.live.empty() && h.cuts.empty()) return {};
     return invalid("history", "no cursors with fold policy on_commit", "some");
@@ -187,13 +199,15 @@ Status check_history(const History& h, const Ring& ring, const TensorView& state
 
 void set_history(const History& h, const Ring& ring, RecurrenceParams* p, Desc* desc) {
   desc->fold_policy = h.policy;
+  desc->ring_u = !ring.u.empty();
   if (h.policy == FoldPolicy::on_commit) return;
   p->history = {.base = cursors(h.base),
                 .live = cursors(h.live),
                 .cuts = cursors(h.cuts),
                 .policy = h.policy,
                 .ring_rows = static_cast<int>(ring.k.shape[ring.k.rank - 3]),
-                .max_window = static_cast<int>(h.max_window)};
+                .max_window = static_cast<int>(h.max_window),
+                .by_commit = !ring.u.empty()};
   desc->history_rows = p->history.ring_rows;
 }
 
@@ -325,7 +339,7 @@ Status lower(const VerifyArgs& args, RecurrenceParams* p, Desc* desc) {
     p->longest = std::min<int64_t>(p->longest, args.ring.k.shape[1]);
     p->max_window = static_cast<int>(std::min<int64_t>(p->max_window, p->longest));
     desc->window = p->max_window;
-    desc->input_alignment = std::min(desc->input_alignment, alignment({p->ring_k, p->ring_v}));
+    desc->input_alignment = std::min(desc->input_alignment, alignment({p->ring_k, p->ring_v, p->ring_u}));
     p->move = CursorMove::record;
   }
   if (args.ring.empty() && args.history.policy != FoldPolicy::on_commit) {

@@ -62,6 +62,7 @@ struct HistoryParams {
   FoldPolicy policy = FoldPolicy::on_commit;
   int ring_rows = 0;
   int max_window = 0;  ///< 0: not known, and not needed
+  bool by_commit = false;  ///< commit folds what is due, verify never (Ring::u)
 
   RF_HD explicit operator bool() const { return static_cast<bool>(base); }
 };
@@ -137,6 +138,7 @@ struct RecurrenceParams : Rows {
   Array q, k, v, a, b;  ///< a: head_stride is 1 for GDN
   // Ring: written from a window (may be absent), or read by fold. With a history it is read by all.
   Array ring_k, ring_v, ring_g, ring_beta;
+  Array ring_u;  ///< optional
 
   // Sinks.
   Array out;        ///< absent for fold

@@ -66,7 +66,7 @@ Status run_window(const char* call, const Desc& desc, std::string_view impl, Par
   RINGFOLD_RETURN_IF_ERROR(select(desc, impl, &chosen));
   if (desc.device != Device::cpu) {
     RINGFOLD_RETURN_IF_ERROR(run(*chosen, desc, p));
-    return p->history ? chosen->consume(*p) : Status{};
+    return moves_cursors_after(*p) ? chosen->consume(*p) : Status{};
   }
   RINGFOLD_RETURN_IF_ERROR(judge_windows(call, p));
   RINGFOLD_RETURN_IF_ERROR(run(*chosen, desc, p));
@@ -170,9 +170,10 @@ Status commit_step(const CommitStep& step) {
   const int64_t conv_longest = c.longest;
   static_cast<Rows&>(c) = p;
   c.longest = std::min(c.longest, conv_longest);
-  // In a ring of two windows the next verify folds what would not fit, so a commit has nothing to do but to move
-  // cursors.
-  const bool moves_only = p.deferred && !p.track_slots && 2 * p.history.max_window <= p.history.ring_rows;
+  // In a ring of two windows the next verify folds what would not fit (unless that is left to commits), so a commit has
+  // nothing to do but to move cursors.
+  const bool moves_only =
+      p.deferred && !p.track_slots && !p.history.by_commit && 2 * p.history.max_window <= p.history.ring_rows;
   if (!moves_only) RINGFOLD_RETURN_IF_ERROR(run(*chosen, desc, &p));
   if (conv) RINGFOLD_RETURN_IF_ERROR(run(*conv_chosen, conv_desc, &c));
   if (desc.device != Device::cpu) return p.pending ? chosen->consume(p) : Status{};

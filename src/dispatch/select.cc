@@ -49,9 +49,9 @@ Refusal refusal(const Implementation& i, const Desc& d) {
   if (i.device != d.device)
     return {i.device == Device::cpu ? "is for tensors of device cpu" : "is for tensors of device cuda"};
   if (const char* why = i.unavailable()) return {why};
-  if (i.numerics != d.numerics) {
-    return {i.numerics == Numerics::exact ? "has no fast numerics" : "has only fast numerics, which are for verify"};
-  }
+  // What is exact is within the bound of `fast` as well.
+  if (i.numerics == Numerics::fast && d.numerics == Numerics::exact) return {"has only fast numerics"};
+  if (i.numerics == Numerics::exact && d.op == Op::verify && d.ring_u) return {"keeps no u in the ring"};
   return i.refusal(d);
 }
 

@@ -39,6 +39,10 @@ Status check_config(const PoolConfig& c) {
           c.max_window);
     }
   }
+  if (c.ring_u && c.fold_policy != FoldPolicy::lazy) {
+    return {Code::invalid_argument, fmt::format("ring_u: expected false with fold policy {} (it is for lazy), found true",
+                                                to_string(c.fold_policy))};
+  }
   if (c.conv_channels < 0) return expected("conv_channels", "0 or more", c.conv_channels);
   if (c.conv_channels > 0 && (c.conv_width < kMinConvWidth || c.conv_width > kMaxConvWidth)) {
     return expected("conv_width", fmt::format("{}..{}", kMinConvWidth, kMaxConvWidth), c.conv_width);
@@ -94,6 +98,7 @@ Status make_layout(const PoolConfig& c, PoolLayout* layout) {
   bytes[kRingV] = n.mul({c.ring_rows, c.HV, c.V, act});
   bytes[kRingG] = n.mul({c.ring_rows, c.HV, c.kind == MixerKind::kda ? c.K : 1, kFloat});
   bytes[kRingBeta] = n.mul({c.ring_rows, c.HV, kFloat});
+  bytes[kRingU] = c.ring_u ? n.mul({c.ring_rows, c.HV, c.V, kFloat}) : 0;
   bytes[kConvState] = conv ? n.mul({c.conv_channels, c.conv_width - 1, act}) : 0;
   bytes[kConvRing] = conv ? n.mul({largest_window(c), c.conv_channels, act}) : 0;
 
@@ -102,7 +107,7 @@ Status make_layout(const PoolConfig& c, PoolLayout* layout) {
     total[part] = n.mul({c.layers, c.slots, bytes[part]});
     out.slot_total = n.add({out.slot_total, n.mul({c.layers, bytes[part]})});
   }
-  const int64_t ring = n.add({total[kRingK], total[kRingV], total[kRingG], total[kRingBeta]});
+  const int64_t ring = n.add({total[kRingK], total[kRingV], total[kRingG], total[kRingBeta], total[kRingU]});
   const int64_t conv_bytes = n.add({total[kConvState], total[kConvRing]});
   // Generation and free list, and one byte that says whether the slot is taken. A device has the generations once more.
   const bool device = c.device != Device::cpu;

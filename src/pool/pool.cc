@@ -218,6 +218,7 @@ Ring Pool::ring() const {
   r.g = c.kind == MixerKind::kda ? view_of(p, kRingG, DType::f32, {c.layers, c.slots, c.ring_rows, c.HV, c.K})
                                  : view_of(p, kRingG, DType::f32, {c.layers, c.slots, c.ring_rows, c.HV});
   r.beta = view_of(p, kRingBeta, DType::f32, {c.layers, c.slots, c.ring_rows, c.HV});
+  if (c.ring_u) r.u = view_of(p, kRingU, DType::f32, {c.layers, c.slots, c.ring_rows, c.HV, c.V});
   return r;
 }
 
@@ -271,6 +272,7 @@ Ring Pool::ring(int64_t layer) const {
   r.v = layer_of(all.v, layer);
   r.g = layer_of(all.g, layer);
   r.beta = layer_of(all.beta, layer);
+  r.u = layer_of(all.u, layer);
   return r;
 }
 

@@ -24,6 +24,7 @@ enum PoolSection : int {
   kRingV,        ///< [rows,HV,V]
   kRingG,        ///< [rows,HV] or [rows,HV,K]
   kRingBeta,     ///< [rows,HV]
+  kRingU,        ///< [rows,HV,V], where the config asks for it
   kConvState,    ///< [C,W-1]
   kConvRing,     ///< [max_window,C]
   kSectionCount

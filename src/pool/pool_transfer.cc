@@ -15,7 +15,7 @@ namespace {
 static_assert(std::endian::native == std::endian::little, "exported slots are little-endian");
 
 constexpr uint64_t kMagic = 0x31544c53444c4652;  // "RFLDSLT1"
-constexpr int64_t kVersion = 2;                  // 1 had no histories
+constexpr int64_t kVersion = 3;                  // 1 had no histories, 2 no u
 
 /// One number of the header that has to be the same on both sides.
 struct Field {
@@ -23,7 +23,7 @@ struct Field {
   int64_t value;
 };
 
-constexpr int kFieldCount = 15;
+constexpr int kFieldCount = 16;
 /// Magic, the fields, bytes of the payload, checksum.
 constexpr size_t kHeaderWords = 1 + kFieldCount + 2;
 constexpr size_t kHeaderBytes = kHeaderWords * sizeof(uint64_t);
@@ -45,7 +45,8 @@ std::array<Field, kFieldCount> fields_of(const PoolConfig& c) {
            {"conv_width", conv ? c.conv_width : 0},
            {"qk_l2norm and state_rounding", (c.qk_l2norm ? 1 : 0) + 2 * static_cast<int64_t>(c.state_rounding)},
            {"fold_policy", static_cast<int64_t>(c.fold_policy)},
-           {"max_window", c.max_window}}};
+           {"max_window", c.max_window},
+           {"ring_u", c.ring_u ? 1 : 0}}};
 }
 
 uint64_t load_word(std::span<const std::byte> bytes, size_t at) {
@@ -71,7 +72,7 @@ uint64_t checksum(std::span<const std::byte> bytes, size_t skip) {
   return hash;
 }
 
-bool is_ring(int part) { return (part >= kRingK && part <= kRingBeta) || part == kConvRing; }
+bool is_ring(int part) { return (part >= kRingK && part <= kRingU) || part == kConvRing; }
 
 Status bad(const char* what, const std::string& expected, const std::string& found) {
   return {Code::invalid_argument, fmt::format("bytes: expected {} {}, found {}", what, expected, found)};
@@ -144,7 +145,7 @@ void clear_unused_rows(const PoolStore& p, std::byte* payload) {
   std::byte* slot = payload;
   for (int part = 0; part < kSectionCount; ++part) {
     const auto size = static_cast<size_t>(p.layout.slot_bytes[part]);
-    if (!is_ring(part)) {
+    if (!is_ring(part) || size == 0) {
       slot += layers * size;
       continue;
     }

@@ -7,19 +7,35 @@
 namespace ringfold::cuda {
 namespace {
 
+/// One of those of K = 64, of blocks of 64 rows of V, and of 128.
+template <class Of>
+const Of& one_of(const Of (&small)[3], const Of (&halves)[3], const Of (&wholes)[2], int K, DType state, int rows) {
+  const int dtype = state == DType::f32 ? 0 : state == DType::bf16 ? 1 : 2;
+  return K == 64 ? small[dtype] : rows == kFastRows ? halves[dtype] : wholes[dtype];
+}
+
 const fast::Instances& instances(int K, DType state, int rows) {
   static const fast::Instances small[3] = {fast::f32_small(), fast::bf16_small(), fast::f16_small()};
   static const fast::Instances halves[3] = {fast::f32_64_rows(), fast::bf16_64_rows(), fast::f16_64_rows()};
   static const fast::Instances wholes[2] = {fast::f32_128_rows(), fast::bf16_128_rows()};
-  const int dtype = state == DType::f32 ? 0 : state == DType::bf16 ? 1 : 2;
-  return K == 64 ? small[dtype] : rows == kFastRows ? halves[dtype] : wholes[dtype];
+  return one_of(small, halves, wholes, K, state, rows);
+}
+
+const fast::Launches& history_instances(int K, DType state, int rows) {
+  static const fast::Launches small[3] = {fast::history_f32_small(), fast::history_bf16_small(),
+                                          fast::history_f16_small()};
+  static const fast::Launches halves[3] = {fast::history_f32_64_rows(), fast::history_bf16_64_rows(),
+                                           fast::history_f16_64_rows()};
+  static const fast::Launches wholes[2] = {fast::history_f32_128_rows(), fast::history_bf16_128_rows()};
+  return one_of(small, halves, wholes, K, state, rows);
 }
 
 }  // namespace
 
 Refusal fast_refusal(const Desc& d) {
   if (d.op != Op::verify) return {"serves verify alone"};
-  if (d.fold_policy != FoldPolicy::on_commit) return {"serves fold policy on_commit only"};
+  if (d.fold_policy != FoldPolicy::on_commit && !d.ring_u) return {"serves a history only by u in the ring (Ring::u)"};
+  if (d.ring_u && d.kind == MixerKind::kda) return {"serves a history of GDN alone"};
   if (d.K != 64 && d.K != 128) return {"needs K of 64 or 128", "K", d.K};
   if (d.V % kFastRows != 0) return {"needs V to be a multiple of 64", "V", d.V};
   if (d.window > kFastTokens) return {"needs a window of at most 16 tokens", "T", d.window};
@@ -59,7 +75,7 @@ Status fast_verify(const RecurrenceParams& params, const Desc& desc) {
   const auto place = [&](const Array& a, bool slots, int64_t heads, int64_t more) {
     if (!a) return fast::Place{};
     const int64_t row = slots || !p.cu_seqlens ? a.row_stride : a.token_stride;
-    bytes(a.head_stride * heads + a.token_stride * kFastTokens + more, a.dtype);
+    bytes(a.head_stride * heads + a.token_stride * (slots ? kMaxWindow : kFastTokens) + more, a.dtype);
     return fast::Place{a.data, bytes(row, a.dtype), bytes(a.head_stride, a.dtype), bytes(a.token_stride, a.dtype)};
   };
   p.at_q = place(p.q, false, p.H, p.K), p.at_k = place(p.k, false, p.H, p.K), p.at_v = place(p.v, false, p.HV, p.V);
@@ -68,6 +84,7 @@ Status fast_verify(const RecurrenceParams& params, const Desc& desc) {
   p.at_state = place(p.state, true, p.HV, p.V * p.state_v_stride);
   p.at_ring_k = place(p.ring_k, true, p.H, p.K), p.at_ring_v = place(p.ring_v, true, p.HV, p.V);
   p.at_ring_g = place(p.ring_g, true, p.HV, p.K), p.at_ring_beta = place(p.ring_beta, true, p.HV, 0);
+  p.at_ring_u = place(p.ring_u, true, p.HV, p.V);
   p.state_row = bytes(p.state_v_stride, p.state.dtype);
   p.slot_id_stride = bytes(p.slot_ids.stride, DType::i32) / 4;
   if (!small) return {Code::unsupported, "strides: cuda.fast expects at most 2 GiB between rows and between slots"};
@@ -82,6 +99,7 @@ Status fast_verify(const RecurrenceParams& params, const Desc& desc) {
   };
   p.by_parts = divisor(p.v_parts), p.by_heads_of_key = divisor(p.heads_of_key);
   const int by_tokens = tiles.tokens == 4 ? 0 : tiles.tokens == 8 ? 1 : 2;
+  if (p.history) return history_instances(p.K, p.state.dtype, tiles.rows)[by_tokens](p);
   const fast::Instances& of = instances(p.K, p.state.dtype, tiles.rows);
   return (p.kind == MixerKind::kda ? of.kda : of.gdn)[by_tokens](p);
 }

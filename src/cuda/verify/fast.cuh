@@ -19,7 +19,7 @@
 #include "cuda/common/convert.cuh"
 #include "cuda/common/judging.cuh"
 #include "cuda/common/ptx.cuh"
-#include "cuda/verify/fast_coefficients.cuh"
+#include "cuda/verify/fast_history.cuh"
 
 namespace ringfold::cuda::fast {
 
@@ -32,9 +32,9 @@ __device__ __forceinline__ float of_bits(DType dtype, uint32_t bits) {
 }
 
 template <class T>
-class Block : public Coefficients<T> {
+class Block : public History<T> {
  public:
-  using Coefficients<T>::Coefficients;
+  using History<T>::History;
 
   __device__ void run(int row) {
     // Loads first. A state in the pool may be read whatever the verdict on its row will be.
@@ -56,24 +56,35 @@ class Block : public Coefficients<T> {
     slot += static_cast<int>(arrived(in) & p.zero);
     if constexpr (T::kKda) put_gates_aside(in);
     State state;
+    float history_log = 0;
     if (slot >= 0 && slot < p.slots) {
+      if constexpr (T::kHistory) history_log = fetch_history(slot);
       load_state(state, slot);
       if (p.pending && warp == 0) ptx::prefetch(&p.pending.at(0, slot));
     }
-    ptx::wait_copies<0>();
+    if constexpr (T::kHistory) {
+      ptx::commit_copies();
+      ptx::wait_copies<1>();
+    } else {
+      ptx::wait_copies<0>();
+    }
     prepare();
-    if (warp == T::kWarps - 1) gates_of_head(in);
+    if (warp == T::kWarps - 1) {
+      gates_of_head(in);
+      if constexpr (T::kHistory) history_decays(history_log);
+    }
     if constexpr (T::kKda) gates_of_channels(in);
     if (warp == 0) {
-      const RowStatus status = judge_window(p, row, false);
+      const RowStatus status = judge_window(p, row, T::kHistory);
       if (lane == 0) {
         verdict() = static_cast<int>(status);
         begin() = index;  // not in a register till the end
       }
     }
+    if constexpr (T::kHistory) ptx::wait_copies<0>();
     __syncthreads();
     const auto status = static_cast<RowStatus>(verdict());
-    if (blockIdx.x == 0 && threadIdx.x == 0) settle_window(p, row, status);
+    if (blockIdx.x == 0 && threadIdx.x == 0) settle_window<T::kHistory>(p, row, status);
     if (status != RowStatus::done) {
       if (status != RowStatus::bad_window_bounds) zero_outputs(index, static_cast<int>(p.asked_tokens(row)));
       return;
@@ -81,18 +92,22 @@ class Block : public Coefficients<T> {
     if (count == 0) return;
     read_v(in);
     if (p.ring_k) record(in, slot);
-    uint4 m[T::kFragmentCount];
-    coefficients(m);
+    Fragments m, inverse;
+    if constexpr (T::kHistory) history_factors();
+    coefficients(m, inverse);
+    if constexpr (T::kHistory && T::kAlone) __syncthreads();
     Products products;
     multiply(state, products);
-    if constexpr (T::kTokens == 16) read_fragments(m);
-    outputs(in, products, m, begin());
+    if constexpr (T::kTokens == 16) read_fragments(m, inverse);
+    outputs(in, products, m, inverse, begin(), slot);
   }
 
  private:
-  using Base = Coefficients<T>;
+  using Base = History<T>;
+  using typename Base::Fragments;
   using Base::begin, Base::beta, Base::decays, Base::lane_with, Base::log_of, Base::logs, Base::memory_, Base::plain;
   using Base::c, Base::count, Base::h, Base::hv, Base::lane, Base::p, Base::part, Base::r, Base::v0, Base::warp;
+  using Base::add_history, Base::fetch_history, Base::history_decays, Base::history_factors, Base::row_of;
   using Base::coefficients, Base::read_fragments;
   using Base::ratio, Base::speaks_for_key, Base::step, Base::step_of, Base::step_with, Base::total_decay, Base::verdict;
 
@@ -213,20 +228,20 @@ class Block : public Coefficients<T> {
   /// The ring's rows.
   __device__ __forceinline__ void record(const Inputs& in, int slot) const {
     if (speaks_for_key() && item_vector(0) % 2 == 0) {
-      std::byte* to = p.at_ring_k.at(slot, h, item_vector(0) / 2 * p.at_ring_k.token + item_group() * kGroup * 2);
+      std::byte* to = p.at_ring_k.at(slot, h, item_group() * kGroup * 2);
 #pragma unroll
       for (int i = 0; i < T::kItems; ++i) {
         if (item_token(i) < count) {
-          *reinterpret_cast<uint4*>(to + i * T::kItemTokens * p.at_ring_k.token) =
+          *reinterpret_cast<uint4*>(to + row_of(item_token(i)) * p.at_ring_k.token) =
               *reinterpret_cast<const uint4*>(raw_vectors(i));
         }
       }
     }
-    std::byte* v = p.at_ring_v.at(slot, hv, r / 2 * p.at_ring_v.token + (v0 + c * T::kLaneRows) * 2);
+    std::byte* v = p.at_ring_v.at(slot, hv, (v0 + c * T::kLaneRows) * 2);
 #pragma unroll
     for (int i = 0; i < T::kVectorTiles; ++i) {
       if (r % 2 != 0 || 4 * i + r / 2 >= count) continue;
-      std::byte* to = v + 4 * i * p.at_ring_v.token;
+      std::byte* to = v + row_of(4 * i + r / 2) * p.at_ring_v.token;
       if constexpr (T::kTiles == 2) {
         *reinterpret_cast<uint4*>(to) = {in.v[i][0], in.v[i][1], in.v[i][2], in.v[i][3]};
       } else {
@@ -235,8 +250,9 @@ class Block : public Coefficients<T> {
     }
     if (part != 0) return;
     if (warp == T::kWarps - 1 && lane < count) {
-      poke(p.at_ring_beta.at(slot, hv, lane * p.at_ring_beta.token), 0, beta(lane));
-      if constexpr (!T::kKda) poke(p.at_ring_g.at(slot, hv, lane * p.at_ring_g.token), 0, log_of(lane));
+      const int ring_row = row_of(lane);
+      poke(p.at_ring_beta.at(slot, hv, ring_row * p.at_ring_beta.token), 0, beta(lane));
+      if constexpr (!T::kKda) poke(p.at_ring_g.at(slot, hv, ring_row * p.at_ring_g.token), 0, log_of(lane));
     }
     if constexpr (T::kKda) {
       const int k = threadIdx.x % T::K;
@@ -363,6 +379,7 @@ class Block : public Coefficients<T> {
           }
         }
       }
+      if constexpr (T::kHistory) add_history(sums, first);
 #pragma unroll
       for (int m = 0; m < kAtOnce; ++m) {
 #pragma unroll
@@ -391,8 +408,8 @@ class Block : public Coefficients<T> {
     }
   }
 
-  __device__ __forceinline__ void outputs(const Inputs& in, const Products& products,
-                                          const uint4 (&m)[T::kFragmentCount], int index) const {
+  __device__ __forceinline__ void outputs(const Inputs& in, const Products& products, const Fragments& m,
+                                          const Fragments& inverse, int index, int slot) const {
     // D for vectors k, E P_q for vectors q.
     uint32_t high[T::kVectorTiles][T::kStateTiles], low[T::kVectorTiles][T::kStateTiles];
 #pragma unroll
@@ -416,24 +433,47 @@ class Block : public Coefficients<T> {
 #pragma unroll
     for (int octet = 0; octet < T::kOctets; ++octet) {
       float o[T::kLaneRows];
-#pragma unroll
-      for (int n = 0; n < T::kStateTiles; ++n) {
-        float sum[4] = {};
-        if constexpr (T::kTokens == 4) {
-          ptx::mma_8(sum, m[0].x, m[0].y, high[0][n]);
-          ptx::mma_8(sum, m[0].x, m[0].y, low[0][n]);
-        } else {
-#pragma unroll
-          for (int j = 0; j <= octet; ++j) {
-            ptx::mma_16(sum, m[octet + j], high[2 * j][n], high[2 * j + 1][n]);
-            ptx::mma_16(sum, m[octet + j], low[2 * j][n], low[2 * j + 1][n]);
-          }
-        }
-        o[2 * n] = S::add(sum[0], sum[2]);
-        o[2 * n + 1] = S::add(sum[1], sum[3]);
+      last_product(m, high, low, octet, o);
+      if constexpr (!T::kHistory) {
+        if (8 * octet + r < count) store_outputs(out + 8 * octet * p.at_out.token, o);
+      } else if constexpr (T::kTokens == 4) {
+        if (r < 4 && r < count) store_outputs(out, o);
+        if (r >= 4 && r - 4 < count) store_u(slot, r - 4, o);
+      } else {
+        if (8 * octet + r < count) store_outputs(out + 8 * octet * p.at_out.token, o);
+        last_product(inverse, high, low, octet, o);
+        if (8 * octet + r < count) store_u(slot, 8 * octet + r, o);
       }
-      if (8 * octet + r < count) store_outputs(out + 8 * octet * p.at_out.token, o);
     }
+  }
+
+  /// Eight rows of a product with D and E P_q: row r, and neighbours of V.
+  using Split = uint32_t[T::kVectorTiles][T::kStateTiles];
+  static __device__ __forceinline__ void last_product(const Fragments& m, const Split& high, const Split& low,
+                                                      int octet, float (&o)[T::kLaneRows]) {
+#pragma unroll
+    for (int n = 0; n < T::kStateTiles; ++n) {
+      float sum[4] = {};
+      if constexpr (T::kTokens == 4) {
+        ptx::mma_8(sum, m[0].x, m[0].y, high[0][n]);
+        ptx::mma_8(sum, m[0].x, m[0].y, low[0][n]);
+      } else {
+#pragma unroll
+        for (int j = 0; j <= octet; ++j) {
+          ptx::mma_16(sum, m[octet + j], high[2 * j][n], high[2 * j + 1][n]);
+          ptx::mma_16(sum, m[octet + j], low[2 * j][n], low[2 * j + 1][n]);
+        }
+      }
+      o[2 * n] = S::add(sum[0], sum[2]);
+      o[2 * n + 1] = S::add(sum[1], sum[3]);
+    }
+  }
+
+  /// What a token adds to the state, for the windows after this one.
+  __device__ __forceinline__ void store_u(int slot, int t, const float (&u)[T::kLaneRows]) const {
+    std::byte* to = p.at_ring_u.at(slot, hv, row_of(t) * p.at_ring_u.token + (v0 + c * T::kLaneRows) * 4);
+#pragma unroll
+    for (int e = 0; e < T::kLaneRows; e += 4) reinterpret_cast<float4*>(to)[e / 4] = {u[e], u[e + 1], u[e + 2], u[e + 3]};
   }
 
   __device__ __forceinline__ void store_outputs(std::byte* to, const float (&o)[T::kLaneRows]) const {

@@ -29,6 +29,7 @@ class Workspace {
   __device__ int& begin() const { return *reinterpret_cast<int*>(memory_ + T::kBegin); }
   __device__ float& beta(int t) const { return floats(T::kBeta)[t]; }
   __device__ float& log_of(int t) const { return floats(T::kHeadLogs)[t]; }
+  __device__ float& history_decay(int row) const { return floats(T::kHistoryDecays)[row]; }
   __device__ float& ratio(int t, int j) const { return floats(T::kRatios)[t * T::kRatioPitch + j]; }
   __device__ float total_decay(int t) const { return T::kKda ? 1.0f : ratio(t, T::kTokens); }
   __device__ float* plain(int vector) const { return floats(T::kPlain) + vector * T::K; }
@@ -56,6 +57,7 @@ class Workspace {
   std::byte* const memory_;
   const int lane, warp, r, c, hv, h, part, v0;  // v0: the warp's first row of V
   int count = 0;                                // tokens
+  int history = 0, first_row = 0, own_row = 0;  // its rows; ring rows where it and the window begin
 };
 
 template <class T>
@@ -69,8 +71,11 @@ class Coefficients : public Workspace<T> {
   using Base::c, Base::lane, Base::r, Base::warp;
   using Base::ratio, Base::step, Base::step_of, Base::step_with;
 
-  /// L and A, and from them this lane's parts of M: factors of the last product. 16 tokens: left in shared memory.
-  __device__ __forceinline__ void coefficients(uint4 (&m)[T::kFragmentCount]) const {
+  using Fragments = uint4[T::kFragmentCount];
+
+  /// L and A, and from them this lane's parts of M: factors of the last product. 16 tokens: left in shared memory. With
+  /// a history also N = (I + L)^-1, which gives u (4 tokens: in the rows of M that are free).
+  __device__ __forceinline__ void coefficients(Fragments& m, Fragments& inverse) const {
     if constexpr (T::kKda) {
       decayed_vectors();
       decayed_products();
@@ -84,6 +89,7 @@ class Coefficients : public Workspace<T> {
     }
     if constexpr (T::kTokens < 16) {
       solve<0>(m);
+      if constexpr (T::kHistory && T::kTokens == 8) solve<0, true>(inverse);
     } else if (warp >= T::kWarps - 2) {
       uint4* to = reinterpret_cast<uint4*>(memory_ + T::kFragments) + lane;
       if (warp == T::kWarps - 2) {
@@ -94,14 +100,28 @@ class Coefficients : public Workspace<T> {
         to[32] = m[1];
         to[64] = m[2];
       }
+    } else if (T::kHistory && warp < 2) {
+      uint4* to = reinterpret_cast<uint4*>(memory_ + T::kFragments) + 96 + lane;
+      if (warp == 0) {
+        solve<0, true>(m);
+        to[0] = m[0];
+      } else {
+        solve<1, true>(m + 1);
+        to[32] = m[1];
+        to[64] = m[2];
+      }
     }
   }
 
-  __device__ __forceinline__ void read_fragments(uint4 (&m)[T::kFragmentCount]) const {
+  __device__ __forceinline__ void read_fragments(Fragments& m, Fragments& inverse) const {
     __syncthreads();
     const uint4* from = reinterpret_cast<const uint4*>(memory_ + T::kFragments) + lane;
 #pragma unroll
     for (int i = 0; i < T::kFragmentCount; ++i) m[i] = from[i * 32];
+    if constexpr (T::kHistory) {
+#pragma unroll
+      for (int i = 0; i < T::kFragmentCount; ++i) inverse[i] = from[(T::kFragmentCount + i) * 32];
+    }
   }
 
   /// GDN, four tokens: all products of the eight vectors with the k's.
@@ -222,7 +242,8 @@ class Coefficients : public Workspace<T> {
   }
 
   /// Row t = 8 octet + r of M, by each lane for itself, and its factors: columns M_tj, (j == t) with j = c + 4, 8, ..
-  template <int octet>
+  /// `inverted`: of N, which solves the same equation with the identity in place of A, and has zeros for (j == t).
+  template <int octet, bool inverted = false>
   __device__ __forceinline__ void solve(uint4* factors) const {
     constexpr int kCount = T::kTokens == 4 ? 4 : 8 * octet + 8;
     float row[kCount];
@@ -234,6 +255,10 @@ class Coefficients : public Workspace<T> {
       row[j + 1] = j + 1 <= t ? a.y : 0.0f;
       row[j + 2] = j + 2 <= t ? a.z : 0.0f;
       row[j + 3] = j + 3 <= t ? a.w : 0.0f;
+      if (inverted || (T::kHistory && T::kTokens == 4 && r >= 4)) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) row[j + i] = j + i == t ? 1.0f : 0.0f;
+      }
     }
 #pragma unroll
     for (int i = kCount - 1; i >= 1; --i) {
@@ -252,8 +277,9 @@ class Coefficients : public Workspace<T> {
     for (int j = 0; j < kCount; j += 4) {
       const float low_pair = c & 1 ? row[j + 1] : row[j], high_pair = c & 1 ? row[j + 3] : row[j + 2];
       const float x = c & 2 ? high_pair : low_pair;
-      split(x, j + c == t ? 1.0f : 0.0f, high[j / 4], low[j / 4]);
-      if (T::kTokens == 4 && r >= 4) high[0] = low[0] = 0;
+      const bool adds_product = j + c == t && !inverted && !(T::kTokens == 4 && r >= 4);
+      split(x, adds_product ? 1.0f : 0.0f, high[j / 4], low[j / 4]);
+      if (!T::kHistory && T::kTokens == 4 && r >= 4) high[0] = low[0] = 0;
     }
 #pragma unroll
     for (int j = 0; j < (kCount + 7) / 8; ++j) {

@@ -29,17 +29,25 @@ Status launch(const FastParams& p) {
 
 using Launch = Status (*)(const FastParams&);
 
-/// The instances of one K, state dtype and number of rows: up to 4, 8, 16 tokens.
+/// For up to 4, 8, 16 tokens.
+using Launches = std::array<Launch, 3>;
+
+/// The instances of one K, state dtype and number of rows.
 struct Instances {
-  std::array<Launch, 3> gdn, kda;
+  Launches gdn, kda;
 };
 
 /// Blocks4, 8, 16: that share a multiprocessor.
-template <int K, DType State, bool Kda, int Tiles, int Warps, int Blocks4, int Blocks8, int Blocks16>
-constexpr auto launches() {
-  return std::array{launch<Traits<K, State, Kda, 4, Tiles, Warps, Blocks4>>,
-                    launch<Traits<K, State, Kda, 8, Tiles, Warps, Blocks8>>,
-                    launch<Traits<K, State, Kda, 16, Tiles, Warps, Blocks16>>};
+template <int K, DType State, bool Kda, int Tiles, int Warps, int Blocks4, int Blocks8, int Blocks16,
+          bool History = false>
+constexpr Launches launches() {
+  return {launch<Traits<K, State, Kda, 4, Tiles, Warps, Blocks4, History>>,
+                    launch<Traits<K, State, Kda, 8, Tiles, Warps, Blocks8, History>>,
+                    launch<Traits<K, State, Kda, 16, Tiles, Warps, Blocks16, History>>};
+}
+template <int K, DType State, int Tiles, int Warps, int Blocks4, int Blocks8, int Blocks16>
+constexpr Launches history_launches() {
+  return launches<K, State, false, Tiles, Warps, Blocks4, Blocks8, Blocks16, true>();
 }
 
 // By K, state dtype and rows of V of a block.
@@ -51,5 +59,14 @@ Instances f16_64_rows();
 Instances bf16_small();
 Instances f32_small();
 Instances f16_small();
+// The same behind a history, for GDN.
+Launches history_bf16_128_rows();
+Launches history_bf16_64_rows();
+Launches history_f32_128_rows();
+Launches history_f32_64_rows();
+Launches history_f16_64_rows();
+Launches history_bf16_small();
+Launches history_f32_small();
+Launches history_f16_small();
 
 }  // namespace ringfold::cuda::fast

@@ -32,7 +32,7 @@ struct Divisor {
 };
 
 struct FastParams : RecurrenceParams {
-  Place at_q, at_k, at_v, at_a, at_b, at_out, at_state, at_ring_k, at_ring_v, at_ring_g, at_ring_beta;
+  Place at_q, at_k, at_v, at_a, at_b, at_out, at_state, at_ring_k, at_ring_v, at_ring_g, at_ring_beta, at_ring_u;
   Divisor by_parts, by_heads_of_key;  // of V; of a key head
   int heads_of_key = 1;
   int slot_id_stride = 1;
@@ -42,12 +42,13 @@ struct FastParams : RecurrenceParams {
 };
 
 /// What is known at compile time. Tokens: 4, 8 or 16, at least those of any row. Tiles: of 16 rows of V, in a warp.
-/// Blocks: that share a multiprocessor.
-template <int K_, DType State, bool Kda, int Tokens, int Tiles, int Warps, int Blocks>
+/// Blocks: that share a multiprocessor. History: of up to 32 rows, read by their u (GDN).
+template <int K_, DType State, bool Kda, int Tokens, int Tiles, int Warps, int Blocks, bool History = false>
 struct Traits {
+  static_assert(!(Kda && History));
   static constexpr int K = K_, kTokens = Tokens, kTiles = Tiles, kWarps = Warps, kBlocks = Blocks;
   static constexpr DType kState = State;
-  static constexpr bool kKda = Kda;
+  static constexpr bool kKda = Kda, kHistory = History;
   static constexpr bool kSplit = State != DType::bf16;  // the state too has high and low parts
   static constexpr int kStateBytes = State == DType::f32 ? 4 : 2;
   static constexpr int kThreads = Warps * 32;
@@ -78,7 +79,7 @@ struct Traits {
   static constexpr int kCoefficients = kVectorTiles * kSteps * kStepBytes;
   static constexpr int kFragments = kCoefficients + (kAlone ? Warps : kParts) * kCoefficientSize * 4;
   static constexpr int kFragmentCount = kOctets * (kOctets + 1) / 2;
-  static constexpr int kBeta = kFragments + (Tokens == 16 ? kFragmentCount * 512 : 0);
+  static constexpr int kBeta = kFragments + (Tokens == 16 ? (History ? 2 : 1) * kFragmentCount * 512 : 0);
   static constexpr int kHeadLogs = kBeta + Tokens * 4;
   static constexpr int kVerdict = kHeadLogs + Tokens * 4;
   static constexpr int kBegin = kVerdict + 4;
@@ -89,7 +90,18 @@ struct Traits {
   static constexpr int kLogs = kDecays + (Kda ? Tokens * K * 4 : 0);
   static constexpr int kRawVectors = kLogs + (Kda ? Tokens * K * 4 : 0);
   static constexpr int kRawV = kRawVectors + kItems * kThreads * 16;
-  static constexpr int kSharedBytes = kRawV + kVectorTiles * kThreads * kStateTiles * 4;
+  // Of the history: raw keys, u (the 16-byte chunks of a row permuted by exclusive or, against bank conflicts), decays
+  // from each row to the window, and the factor of a vector tile and eight rows.
+  static constexpr int kHistoryRows = History ? 32 : 0;
+  static constexpr int kKeyPitch = K * 2 + 32;
+  static constexpr int kHistoryKeys = kRawV + kVectorTiles * kThreads * kStateTiles * 4;
+  static constexpr int kHistoryU = kHistoryKeys + kHistoryRows * kKeyPitch;
+  static constexpr int kHistoryDecays = kHistoryU + kHistoryRows * kBlockRows * 4;
+  static constexpr int kHistoryFactors = kHistoryDecays + (History ? (kHistoryRows + 4) * 4 : 0);
+  static constexpr int kSharedBytes = kHistoryFactors + kVectorTiles * kHistoryRows / 8 * 256;
+  static constexpr int u_chunk(int row, int chunk) {
+    return chunk ^ (row / 2 % 4) << (Tiles == 1 ? 2 : 0);
+  }
 };
 
 __device__ __forceinline__ uint32_t pack(float first, float second) { return narrow_2(DType::bf16, first, second); }

@@ -1,0 +1,154 @@
+// A history that the checkpoint lacks, read by what its rows added to the state (fold policy lazy, GDN).
+//
+// After J rows with keys k_j, corrections u_j and decays d_j the state is E S + sum_j w_j u_j k_j', with E the product
+// of all decays and w_j that of the decays after row j. So a token vector x has the product E (S x) + sum_j u_j W_j with
+// W_j = w_j (k_j.x): one more product on tensor cores, whose sum runs over rows of the ring. Keys are raw, as in the
+// ring, and exact in bf16; W and u are split into high and low parts.
+#pragma once
+
+#include "cuda/verify/fast_coefficients.cuh"
+
+namespace ringfold::cuda::fast {
+
+template <class T>
+class History : public Coefficients<T> {
+ public:
+  using Coefficients<T>::Coefficients;
+
+ protected:
+  using Base = Coefficients<T>;
+  using Base::first_row, Base::history, Base::history_decay, Base::own_row;
+  using Base::h, Base::hv, Base::p, Base::part, Base::r, Base::v0, Base::warp;
+  using Base::lane, Base::memory_, Base::c, Base::step_of;
+
+  __device__ int ring_row(int first, int i) const {
+    const int row = first + i;
+    return row >= p.history.ring_rows ? row - p.history.ring_rows : row;
+  }
+  /// The ring row of token t.
+  __device__ int row_of(int t) const { return T::kHistory ? ring_row(own_row, t) : t; }
+  __device__ int octets() const { return (history + 7) / 8; }
+
+  /// Reads the cursors of a slot, and starts the copies of its history; zeros of u up to a multiple of 16 rows. Returns
+  /// the log decay of row `lane`.
+  __device__ __forceinline__ float fetch_history(int slot) {
+    const int rows = p.history.ring_rows, base = p.history.base.at(0, slot), live = p.history.live.at(0, slot);
+    const bool sound = base >= 0 && base < rows && live >= 0 && live <= rows;  // if not, the verdict says so
+    first_row = sound ? base : 0;
+    history = sound && !is_folded(p.pending.at(0, slot)) ? live : 0;
+    own_row = ring_row(first_row, sound ? live : 0);
+    for (int i = threadIdx.x; i < history * T::kGroups; i += T::kThreads) {
+      const int row = i / T::kGroups, group = i % T::kGroups;
+      ptx::copy_async_16(ptx::shared_address(key(row) + group * 16),
+                         p.at_ring_k.at(slot, h, ring_row(first_row, row) * p.at_ring_k.token + group * 16));
+    }
+    constexpr int kChunks = T::kBlockRows / 4;
+    const int block_v = part * T::kBlockRows;
+    for (int i = threadIdx.x; i < (history + 15) / 16 * 16 * kChunks; i += T::kThreads) {
+      const int row = i / kChunks, chunk = i % kChunks;
+      float* to = u(row) + T::u_chunk(row, chunk) * 4;
+      if (row < history) {
+        ptx::copy_async_16(ptx::shared_address(to),
+                           p.at_ring_u.at(slot, hv, ring_row(first_row, row) * p.at_ring_u.token + (block_v + chunk * 4) * 4));
+      } else {
+        *reinterpret_cast<float4*>(to) = {};
+      }
+    }
+    if (warp != T::kWarps - 1 || lane >= history) return 0;
+    return peek<float>(p.at_ring_g.at(slot, hv, ring_row(first_row, lane) * p.at_ring_g.token), 0);
+  }
+
+  /// w_j, and E behind them, by the last warp. `log`: lane j's.
+  __device__ __forceinline__ void history_decays(float log) const {
+    float since = lane < history ? __expf(log) : 1.0f;  // of rows j ..
+#pragma unroll
+    for (int s = 1; s < 32; s *= 2) {
+      const float later = __shfl_down_sync(kAllLanes, since, s);
+      if (lane + s < 32) since = S::mul(since, later);
+    }
+    const float after = __shfl_down_sync(kAllLanes, since, 1);
+    history_decay(lane) = lane < 31 ? after : 1.0f;
+    if (lane == 0) history_decay(T::kHistoryRows) = since;
+  }
+
+  /// W, as factors: a warp takes a tile of vectors and eight rows at a time.
+  __device__ __forceinline__ void history_factors() const {
+#pragma unroll 1
+    for (int unit = warp; unit < T::kVectorTiles * octets(); unit += T::kWarps) {
+      const int octet = unit / T::kVectorTiles, tile = unit - octet * T::kVectorTiles, row = octet * 8 + r;
+      const std::byte* from = key(row) + (T::kStateBytes == 2 ? c * 16 : c * 8);
+      float x[4] = {}, squares = 0;
+#pragma unroll
+      for (int i = 0; i < T::kSteps; ++i) {
+        const uint2 raw = *reinterpret_cast<const uint2*>(from + (T::kStateBytes == 2 ? i / 2 * 64 + i % 2 * 8 : i * 32));
+        const float2 first = widen_2(p.v.dtype, raw.x), second = widen_2(p.v.dtype, raw.y);
+        squares = S::fma(first.x, first.x, S::fma(first.y, first.y, squares));
+        squares = S::fma(second.x, second.x, S::fma(second.y, second.y, squares));
+        const uint4 a = step_of(tile, i, lane);
+        if (p.v.dtype == DType::bf16) {
+          ptx::mma_16(x, a, raw.x, raw.y);
+        } else {
+          uint2 high, low;
+          cut(first.x, first.y, high.x, low.x);
+          cut(second.x, second.y, high.y, low.y);
+          ptx::mma_16(x, a, high.x, high.y);
+          ptx::mma_16(x, a, low.x, low.y);
+        }
+      }
+      squares = S::add(squares, __shfl_xor_sync(kAllLanes, squares, 1));
+      squares = S::add(squares, __shfl_xor_sync(kAllLanes, squares, 2));
+      const float factor = S::mul(history_decay(row), p.qk_l2norm ? rsqrtf(S::add(squares, 1e-6f)) : 1.0f);
+      const float left = __shfl_sync(kAllLanes, factor, c * 8), right = __shfl_sync(kAllLanes, factor, c * 8 + 4);
+      const int j = octet * 8 + 2 * c;  // rows beyond the history have anything in them
+      uint2 w;
+      split(j < history ? S::mul(S::add(x[0], x[2]), left) : 0.0f,
+            j + 1 < history ? S::mul(S::add(x[1], x[3]), right) : 0.0f, w.x, w.y);
+      *factors(tile, octet) = w;
+    }
+  }
+
+  /// Turns sums over the checkpoint into sums over the state behind the history. `first`: the vector tile of sums[0].
+  template <int kAtOnce>
+  __device__ __forceinline__ void add_history(float (&sums)[kAtOnce][T::kStateTiles][4], int first) const {
+    if (history == 0) return;
+    const float decay = history_decay(T::kHistoryRows);
+#pragma unroll
+    for (int i = 0; i < kAtOnce * T::kStateTiles * 4; ++i) {
+      float& sum = sums[i / 4 / T::kStateTiles][i / 4 % T::kStateTiles][i % 4];
+      sum = S::mul(sum, decay);
+    }
+#pragma unroll 1
+    for (int step = 0; step < (history + 15) / 16; ++step) {
+      uint2 b[T::kStateTiles], rest[T::kStateTiles];
+#pragma unroll
+      for (int n = 0; n < T::kStateTiles; ++n) {
+        const int v = v0 - part * T::kBlockRows + r / 2 * T::kLaneRows + r % 2 + 2 * n;
+        const auto at = [&](int row) { return u(row)[T::u_chunk(row, v / 4) * 4 + v % 4]; };
+        const int row = step * 16 + 2 * c;
+        cut(at(row), at(row + 1), b[n].x, rest[n].x);
+        cut(at(row + 8), at(row + 9), b[n].y, rest[n].y);
+      }
+#pragma unroll
+      for (int m = 0; m < kAtOnce; ++m) {
+        const uint2 low = *factors(first + m, 2 * step);
+        const uint2 high = 2 * step + 1 < octets() ? *factors(first + m, 2 * step + 1) : uint2{};
+        const uint4 a = {low.x, low.y, high.x, high.y};
+#pragma unroll
+        for (int n = 0; n < T::kStateTiles; ++n) {
+          ptx::mma_16(sums[m][n], a, b[n].x, b[n].y);
+          ptx::mma_16(sums[m][n], a, rest[n].x, rest[n].y);
+        }
+      }
+    }
+  }
+
+ private:
+  __device__ std::byte* key(int row) const { return memory_ + T::kHistoryKeys + row * T::kKeyPitch; }
+  __device__ float* u(int row) const { return Base::floats(T::kHistoryU) + row * T::kBlockRows; }
+  /// This lane's part of a factor: high and low.
+  __device__ uint2* factors(int tile, int octet) const {
+    return reinterpret_cast<uint2*>(memory_ + T::kHistoryFactors) + (tile * (T::kHistoryRows / 8) + octet) * 32 + lane;
+  }
+};
+
+}  // namespace ringfold::cuda::fast

@@ -1,0 +1,7 @@
+#include "cuda/verify/fast_launch.cuh"
+
+namespace ringfold::cuda::fast {
+
+Launches history_f16_small() { return history_launches<64, DType::f16, 1, 4, 4, 4, 3>(); }
+
+}  // namespace ringfold::cuda::fast
