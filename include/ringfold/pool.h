@@ -13,6 +13,8 @@
 
 namespace ringfold {
 
+struct CommitArgs;
+
 /// What a pool is made for. All layers of one pool have the same shape; a model that mixes shapes uses one pool for
 /// each.
 struct PoolConfig {
@@ -49,7 +51,7 @@ struct PoolBytes {
   size_t ring = 0;     ///< k, v, g, beta, u rows
   size_t conv = 0;     ///< conv windows and recorded conv inputs
   size_t cursors = 0;  ///< pending lengths, histories, generations, the list of free slots
-  size_t scratch = 0;  ///< one slot's worth and three int32 per slot, for cyclic copies
+  size_t scratch = 0;  ///< one slot's worth and three int32 per slot, for cyclic copies; lists of due rows on a device
   size_t total() const { return state + ring + conv + cursors + scratch; }
   bool operator==(const PoolBytes&) const = default;
 };
@@ -150,6 +152,7 @@ class Pool {
   void bind(int64_t layer, ConvArgs* args) const;
 
  private:
+  friend Status commit(Pool& pool, const CommitArgs& args);
   struct Impl;
   explicit Pool(std::unique_ptr<Impl> impl);
   std::unique_ptr<Impl> impl_;

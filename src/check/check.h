@@ -37,6 +37,7 @@ struct Config {
   bool qk_l2norm = true;
   uint64_t seed = 1;
   FoldPolicy policy = FoldPolicy::on_commit;  ///< others: slots begin with a history, of several commits
+  bool ring_u = false;                        ///< lazy, and the ring keeps u: slots begin without a history
 
   bool operator==(const Config&) const = default;
   /// For example "kda_safe_h2x6_k96v80_b3_t5_l2_bf16_bf16_f32_ragged_per_token_s7" (acts, gates, state), with "_lazy"

@@ -75,10 +75,10 @@ constexpr Plan kPlans[] = {{"C1", 6, 54},  {"C2", 6, 54},  {"C3", 6, 54},  {"C4"
                            {"C11", 6, 54}, {"C12", 3, 27}, {"C13", 4, 27}, {"C14", 5, 36}, {"C15", 3, 27},
                            {"C16", 6, 54}, {"C17", 2, 14}, {"C18", 3, 27}, {"C19", 1, 3},  {"ACC", 9, 54}};
 
-/// Lines that fold policies have a part in, beside on_commit. C10, C15, C19 and ACC ask other questions, C17 brings
-/// pools of its own.
+/// Lines that fold policies have a part in, beside on_commit. C15, C19 and ACC ask other questions, C17 brings pools of
+/// its own.
 bool asks_policies(std::string_view line) {
-  constexpr std::string_view kOthers[] = {"C10", "C15", "C17", "C19", "ACC"};
+  constexpr std::string_view kOthers[] = {"C15", "C17", "C19", "ACC"};
   return std::find(std::begin(kOthers), std::end(kOthers), line) == std::end(kOthers);
 }
 
@@ -108,7 +108,8 @@ std::string Config::name() const {
          n(window) + "_l" + n(layers) + "_" + ringfold::to_string(act) + "_" + ringfold::to_string(gates) + "_" +
          ringfold::to_string(state) + "_" + to_string(layout) + "_" + ringfold::to_string(rounding) +
          (qk_l2norm ? "" : "_rawqk") + "_s" + n(static_cast<int64_t>(seed)) +
-         (policy == FoldPolicy::on_commit ? std::string() : std::string("_") + ringfold::to_string(policy));
+         (policy == FoldPolicy::on_commit ? std::string() : std::string("_") + ringfold::to_string(policy)) +
+         (ring_u ? "_u" : "");
 }
 
 Desc describe(const Config& c, Op op, Device device) {
@@ -129,7 +130,8 @@ Desc describe(const Config& c, Op op, Device device) {
           .channels =
               op == Op::conv_verify || op == Op::conv_decode || op == Op::conv_commit ? 2 * c.H * c.K + c.HV * c.V : 0,
           // The largest that the bodies make.
-          .history_rows = c.policy == FoldPolicy::on_commit ? 0 : std::min<int64_t>(3 * c.window + 2, kMaxWindow)};
+          .history_rows = c.policy == FoldPolicy::on_commit ? 0 : std::min<int64_t>(3 * c.window + 2, kMaxWindow),
+          .ring_u = op == Op::verify && c.ring_u};
 }
 
 std::vector<Config> configs(std::string_view line, Level level, Device device) {
@@ -142,6 +144,10 @@ std::vector<Config> configs(std::string_view line, Level level, Device device) {
       grid.push_back(i < count ? point(i) : policy_point(i - count));
       Config& c = grid.back();
       if (line == "C8" && c.state != DType::f32) c.rounding = StateRounding::per_token;  // what the line is about
+      if (line == "C10" && c.state != DType::f32) c.rounding = StateRounding::per_commit;  // fp64 does not round
+      if (line == "C10" && c.policy != FoldPolicy::on_commit) {  // a history that is read by its u
+        c.policy = FoldPolicy::lazy, c.ring_u = true, c.gate = Gate::gdn, c.layers = 1;
+      }
       if (line == "C5" || line == "C18") c.layers = std::max<int64_t>(c.layers, 2);
       if (line == "C12" || line == "C18") c.rows = std::max<int64_t>(c.rows, 2);
       if (line == "C19") c.layers = 1, c.rows = 3, c.window = 2, c.K = 16, c.V = 8, c.layout = Layout::dense;

@@ -220,6 +220,7 @@ Store::Store(const Config& c, int64_t num_slots, int64_t rows) : config_(c), slo
   }
   ring_beta_ = Buffer(DType::f32, {L, slots_, rows, c.HV}, pitch);
   ring_g_ = Buffer(DType::f32, with_channels(c, {L, slots_, rows, c.HV}), pitch);
+  if (c.ring_u) ring_u_ = Buffer(DType::f32, {L, slots_, rows, c.HV, c.V}, pitch);
   ring_beta_view_ = ring_beta_.view();
   ring_g_view_ = ring_g_.view();
   if (c.layout == Layout::strided) {  // heads outside rows in memory, as some engines keep them
@@ -238,6 +239,7 @@ Store::Store(const Config& c, int64_t num_slots, int64_t rows) : config_(c), slo
 
 void Store::fill(const std::vector<int32_t>& used, int64_t stream) {
   for (Buffer* buffer : {&state_, &ring_k_, &ring_v_, &ring_g_, &ring_beta_}) buffer->poison();
+  if (config_.ring_u) ring_u_.poison();
   for (int64_t l = 0; l < config_.layers; ++l) {
     for (int32_t slot : used) {
       fill_normal(state(l, slot), mix({static_cast<int64_t>(config_.seed), 3, stream, l, slot}), 0.5f);
@@ -249,11 +251,17 @@ void Store::fill(const std::vector<int32_t>& used, int64_t stream) {
   copy(state(), logical_.view());
 }
 
-Ring Store::ring() const { return {ring_k_view_, ring_v_view_, ring_g_view_, ring_beta_view_}; }
+Ring Store::ring() const {
+  Ring ring{ring_k_view_, ring_v_view_, ring_g_view_, ring_beta_view_};
+  if (config_.ring_u) ring.u = ring_u_.view();
+  return ring;
+}
 
 Ring Store::ring(int64_t layer) const {
   const Ring all = ring();
-  return {all.k.at(layer), all.v.at(layer), all.g.at(layer), all.beta.at(layer)};
+  Ring ring{all.k.at(layer), all.v.at(layer), all.g.at(layer), all.beta.at(layer)};
+  if (!all.u.empty()) ring.u = all.u.at(layer);
+  return ring;
 }
 
 Ring Store::ring_row(int64_t layer, int64_t slot, int64_t t) const {
@@ -276,6 +284,7 @@ void Store::guards(Judge& judge) const {
   judge.intact(ring_g_, "ring g buffer");
   judge.intact(ring_beta_, "ring beta buffer");
   judge.intact(pending_, "pending buffer");
+  if (config_.ring_u) judge.intact(ring_u_, "ring u buffer");
   if (config_.policy == FoldPolicy::on_commit) return;
   for (const Buffer* cursor : {&base_, &live_, &cuts_}) judge.intact(*cursor, "history cursors");
 }

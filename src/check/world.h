@@ -115,6 +115,7 @@ class Store {
   int64_t slots_, ring_rows_;
   Buffer state_, ring_k_, ring_v_, ring_g_, ring_beta_, pending_;
   Buffer base_, live_, cuts_, logical_;  ///< fold policies other than on_commit
+  Buffer ring_u_;                        ///< where the config asks for it
   TensorView ring_k_view_, ring_v_view_, ring_g_view_, ring_beta_view_;
 };
 

@@ -14,9 +14,11 @@ RF_HD int32_t window_length(int32_t pending) { return pending < 0 ? pending : pe
 RF_HD bool is_folded(int32_t pending) { return pending >= 0 && (pending & kFolded) != 0; }
 
 /// May these cursors be used as they are, with `rows` rows behind the history? They lie in a caller's memory.
+RF_HD bool history_fits(const HistoryParams& h, int64_t base, int64_t live, int64_t rows) {
+  return base >= 0 && base < h.ring_rows && live >= 0 && rows >= 0 && rows <= h.ring_rows - live;
+}
 RF_HD bool history_fits(const Rows& p, int64_t layer, int64_t slot, int64_t rows) {
-  const int64_t base = p.history.base.at(layer, slot), live = p.history.live.at(layer, slot);
-  return base >= 0 && base < p.history.ring_rows && live >= 0 && rows >= 0 && rows <= p.history.ring_rows - live;
+  return history_fits(p.history, p.history.base.at(layer, slot), p.history.live.at(layer, slot), rows);
 }
 
 /// The due rule of a verify of `tokens` tokens: does the checkpoint take the history before them? Under lazy it does

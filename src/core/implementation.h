@@ -19,7 +19,7 @@ struct Refusal {
 /// bits, those of `fast` numerics (verify alone) the same ring, and outputs within a bound. They do not allocate or
 /// throw. On the CPU the rows were judged (`judged`) and the entry points cannot fail; on a device they judge the rows
 /// themselves (core/judge.h), write row_status, move the cursors as `move` says (but fold, conv_commit and calls with a
-/// history leave that to `consume`), and return an error if a launch is refused.
+/// history leave that to `move_cursors`), and return an error if a launch is refused.
 struct Implementation {
   std::string_view name;
   Device device = Device::cpu;
@@ -32,7 +32,9 @@ struct Implementation {
   Status (*conv)(const ConvParams&) = nullptr;  ///< conv_verify, conv_decode
   Status (*conv_commit)(const ConvParams&) = nullptr;
   Status (*gated_norm)(const NormParams&) = nullptr;
-  Status (*consume)(const Rows&) = nullptr;  ///< devices only: moves the cursors of the rows that are done
+  // Devices only: Rows::due; and the cursors of the rows that are done.
+  Status (*list_due)(const Rows&) = nullptr;
+  Status (*move_cursors)(const Rows&) = nullptr;
 };
 
 }  // namespace ringfold::detail

@@ -12,23 +12,42 @@ RF_HD RowStatus judge_slot(int64_t slot, int64_t slots) {
   return slot < slots ? RowStatus::done : RowStatus::slot_out_of_range;
 }
 
-/// A row of verify, decode or their convs. Bounds come first: also a null row's outputs are zeroed, which needs them.
-/// `may_have_history`: false spares a kernel the code for what its caller knows not to be there.
-RF_HD RowStatus judge_window(const Rows& p, int64_t row, bool may_have_history = true) {
+/// What a row of verify, decode or their convs is judged by: the row's values of the call's arrays. The cursors count
+/// only where the slot is one of the pool's.
+struct WindowFacts {
+  int64_t begin = 0, end = 0;  ///< of its tokens
+  int64_t slot = -1;
+  int32_t pending = kNoWindow, base = 0, live = 0;
+};
+
+/// Bounds come first: also a null row's outputs are zeroed, which needs them. `may_have_history`: false spares a kernel
+/// the code for what its caller knows not to be there.
+RF_HD RowStatus judge_window(const Rows& p, const WindowFacts& f, bool may_have_history = true) {
   RowStatus length = RowStatus::done;
   if (p.cu_seqlens) {
-    const int64_t begin = p.cu_seqlens[row], end = p.cu_seqlens[row + 1];
-    if (begin < 0 || end < begin || end > p.total_tokens) return RowStatus::bad_window_bounds;
-    if (end - begin > p.longest) length = RowStatus::window_too_long;
+    if (f.begin < 0 || f.end < f.begin || f.end > p.total_tokens) return RowStatus::bad_window_bounds;
+    if (f.end - f.begin > p.longest) length = RowStatus::window_too_long;
   }
-  const int64_t slot = p.slot_ids[row];
-  if (const RowStatus s = judge_slot(slot, p.slots); s != RowStatus::done) return s;
-  if (p.pending && p.pending.at(0, slot) == kNotAcquired) return RowStatus::slot_not_acquired;
+  if (const RowStatus s = judge_slot(f.slot, p.slots); s != RowStatus::done) return s;
+  if (f.pending == kNotAcquired) return RowStatus::slot_not_acquired;
   // A window goes behind the history, so that no row is read and written by one call.
   const bool records = p.move == CursorMove::record;
-  if (may_have_history && p.history && !history_fits(p, 0, slot, records ? p.asked_tokens(row) : 0))
+  if (may_have_history && p.history && !history_fits(p.history, f.base, f.live, records ? f.end - f.begin : 0))
     return RowStatus::window_too_long;
   return length;
+}
+
+/// The same, from the arrays.
+RF_HD RowStatus judge_window(const Rows& p, int64_t row, bool may_have_history = true) {
+  WindowFacts f;
+  f.begin = p.cu_seqlens ? p.cu_seqlens[row] : 0;
+  f.end = p.cu_seqlens ? p.cu_seqlens[row + 1] : p.window;
+  f.slot = p.slot_ids[row];
+  if (judge_slot(f.slot, p.slots) == RowStatus::done) {
+    if (p.pending) f.pending = p.pending.at(0, f.slot);
+    if (may_have_history && p.history) f.base = p.history.base.at(0, f.slot), f.live = p.history.live.at(0, f.slot);
+  }
+  return judge_window(p, f, may_have_history);
 }
 
 /// The shortest pending window of a slot over the layers of the call, conv windows included: kNotAcquired if the slot

@@ -87,6 +87,10 @@ struct Rows {
   HistoryParams history;               ///< optional; then there is `pending`
   bool needs_window = true;            ///< accepted rows: a slot without a pending window is refused
   bool deferred = false;               ///< fold: a row whose history has room for the accepted rows is not folded
+  /// Devices only, optional: number of lines that are folded, then each one's layer index * rows + row. Others are
+  /// passed over.
+  int32_t* due = nullptr;
+  int64_t most_due = 0;  ///< lines that there is room for
   Cursors conv_pending;                ///< commit of a pool with conv windows only: judged together with `pending`
   Ints generations;                    ///< commit only, optional: those of the handles
   Ints current_generations;            ///< commit only: those of the slots

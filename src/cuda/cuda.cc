@@ -44,7 +44,8 @@ std::span<const Implementation> implementations() {
       .conv = conv,
       .conv_commit = conv_commit,
       .gated_norm = gated_norm,
-      .consume = consume,
+      .list_due = list_due,
+      .move_cursors = move_cursors,
   };
   static const auto tuned = [](std::string_view name, auto refusal, auto plan_of, auto recurrence) {
     Implementation i = general;
@@ -62,6 +63,7 @@ std::span<const Implementation> implementations() {
       .refusal = fast_refusal,
       .plan = fast_plan,
       .recurrence = fast_verify,
+      .move_cursors = move_cursors,
   };
   static const std::array list = {fast, tuned("cuda.exact", exact_refusal, exact_plan, exact_recurrence), general};
   return list;

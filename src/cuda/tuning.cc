@@ -14,7 +14,7 @@ constexpr int kRegistersPerThread = 128;
 int exact_shared_bytes(const Desc& d, int threads, int heads_of_line, int vector_buffers) {
   const int K = static_cast<int>(d.K), window = std::max(most_steps(d), 1);
   const int state = threads / 2 * K * static_cast<int>(size_of(d.state_dtype));
-  const int vectors = d.op != Op::fold ? 4 : d.kind == MixerKind::kda ? 3 : 2;
+  const int vectors = d.op != Op::fold ? 4 : d.kind == MixerKind::kda ? 3 : 1;
   const int of_token = vector_buffers * (vectors * K * 4 + 16) + 2 * threads;  // vectors, scalars; v
   constexpr int kLineBuffers = 3, kBarrierBytes = 16;
   return state + window * of_token + threads * 16 + kLineBuffers * (heads_of_line * window * 8 + kExactLineBytes) +

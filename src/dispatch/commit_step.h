@@ -16,6 +16,7 @@ struct CommitStep {
   TensorView current_generations;         ///< i32 [slots]: those of the slots
   CursorMove move = CursorMove::consume;  ///< other than that a row needs no pending window
   bool deferred = false;  ///< rows are folded only where their history has no room for them, or a snapshot is asked for
+  TensorView due;         ///< i32 [1 + layers * slots], zeros: room for Rows::due, on a device; optional
   TensorView dst_slot_ids;  ///< i32 [B], optional: slots that are written in place of slot_ids, which are only read
 };
 

@@ -66,7 +66,7 @@ Status run_window(const char* call, const Desc& desc, std::string_view impl, Par
   RINGFOLD_RETURN_IF_ERROR(select(desc, impl, &chosen));
   if (desc.device != Device::cpu) {
     RINGFOLD_RETURN_IF_ERROR(run(*chosen, desc, p));
-    return moves_cursors_after(*p) ? chosen->consume(*p) : Status{};
+    return moves_cursors_after(*p) ? chosen->move_cursors(*p) : Status{};
   }
   RINGFOLD_RETURN_IF_ERROR(judge_windows(call, p));
   RINGFOLD_RETURN_IF_ERROR(run(*chosen, desc, p));
@@ -81,7 +81,7 @@ Status run_accepted(const char* call, const Desc& desc, std::string_view impl, P
   RINGFOLD_RETURN_IF_ERROR(select(desc, impl, &chosen));
   if (desc.device != Device::cpu) {
     RINGFOLD_RETURN_IF_ERROR(run(*chosen, desc, p));
-    return p->pending ? chosen->consume(*p) : Status{};
+    return p->pending ? chosen->move_cursors(*p) : Status{};
   }
   RINGFOLD_RETURN_IF_ERROR(judge_accepted_rows(call, p));
   RINGFOLD_RETURN_IF_ERROR(run(*chosen, desc, p));
@@ -174,9 +174,17 @@ Status commit_step(const CommitStep& step) {
   // nothing to do but to move cursors.
   const bool moves_only =
       p.deferred && !p.track_slots && !p.history.by_commit && 2 * p.history.max_window <= p.history.ring_rows;
-  if (!moves_only) RINGFOLD_RETURN_IF_ERROR(run(*chosen, desc, &p));
+  if (!moves_only) {
+    // On a device the rows to be folded are known to the device alone.
+    if (p.deferred && desc.device != Device::cpu && desc.layers * desc.rows <= INT32_MAX) {
+      p.due = static_cast<int32_t*>(step.due.data);
+      p.most_due = step.due.empty() ? 0 : step.due.shape[0] - 1;
+    }
+    if (p.due) RINGFOLD_RETURN_IF_ERROR(chosen->list_due(p));
+    RINGFOLD_RETURN_IF_ERROR(run(*chosen, desc, &p));
+  }
   if (conv) RINGFOLD_RETURN_IF_ERROR(run(*conv_chosen, conv_desc, &c));
-  if (desc.device != Device::cpu) return p.pending ? chosen->consume(p) : Status{};
+  if (desc.device != Device::cpu) return p.pending ? chosen->move_cursors(p) : Status{};
   move_cursors(p);
   return {};
 }

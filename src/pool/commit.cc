@@ -4,6 +4,7 @@
 
 #include "core/check_view.h"
 #include "dispatch/commit_step.h"
+#include "pool/pool_impl.h"
 
 namespace ringfold {
 
@@ -37,6 +38,10 @@ Status commit(Pool& pool, const CommitArgs& args) {
     step.conv.conv_state = pool.conv_state();
     step.conv.conv_ring = pool.conv_ring();
     step.conv_pending = pool.conv_pending();
+  }
+  if (const PoolStore& store = *pool.impl_; store.due_count() > 0) {
+    step.due = TensorView(store.device_due.get(), DType::i32, {store.due_count()});
+    step.due.device = store.config.device;
   }
   step.generations = args.generations;
   step.current_generations = pool.generations();

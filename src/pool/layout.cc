@@ -113,7 +113,9 @@ Status make_layout(const PoolConfig& c, PoolLayout* layout) {
   const bool device = c.device != Device::cpu;
   const int64_t cursors = n.add({total[kPending], total[kConvPending], total[kBase], total[kLive], total[kCuts],
                                  n.mul({c.slots, (device ? 3 : 2) * kInt + 1})});
-  const int64_t scratch = n.add({out.slot_total, n.mul({c.slots, 3 * kInt}), device ? kIndexCount * kInt : 0});
+  if (device && c.fold_policy != FoldPolicy::on_commit) out.due_count = n.add({1, n.mul({c.layers, c.slots})});
+  const int64_t scratch = n.add({out.slot_total, n.mul({c.slots, 3 * kInt}), n.mul({out.due_count, kInt}),
+                                 device ? kIndexCount * kInt : 0});
   n.add({total[kState], ring, conv_bytes, cursors, scratch});
   if (n.overflow) {
     return {

@@ -36,6 +36,7 @@ Status PoolStore::allocate() {
     constexpr int64_t kInt = sizeof(int32_t);
     RINGFOLD_RETURN_IF_ERROR(PoolMemory::allocate(*memory, config.slots * kInt, &device_generation));
     RINGFOLD_RETURN_IF_ERROR(PoolMemory::allocate(*memory, kIndexCount * kInt, &device_index));
+    if (due_count() > 0) RINGFOLD_RETURN_IF_ERROR(PoolMemory::allocate(*memory, due_count() * kInt, &device_due));
   }
   generation = zeroed<int32_t>(config.slots);
   acquired = zeroed<uint8_t>(config.slots);

@@ -44,6 +44,7 @@ inline constexpr int64_t kIndexCount = 3;
 struct PoolLayout {
   std::array<int64_t, kSectionCount> slot_bytes{};
   int64_t slot_total = 0;  ///< bytes of one slot, all sections and layers
+  int64_t due_count = 0;   ///< elements of PoolStore::device_due
   PoolBytes bytes;
 };
 
@@ -63,6 +64,7 @@ struct PoolStore {
   PoolMemory scratch;                ///< one slot, all sections and layers
   PoolMemory device_generation;      ///< [slots], what `generation` says; null on the CPU
   PoolMemory device_index;           ///< [kIndexCount]; null on the CPU
+  PoolMemory device_due;             ///< [1 + layers * slots], zero between calls; where there are histories
   AlignedArray<int32_t> generation;  ///< [slots]
   AlignedArray<uint8_t> acquired;    ///< [slots], 0 or 1
   AlignedArray<int32_t> free_list;   ///< [slots], a stack; the first free_count are free
@@ -76,6 +78,8 @@ struct PoolStore {
 
   bool has_conv() const { return config.conv_channels > 0; }
   bool has_history() const { return config.fold_policy != FoldPolicy::on_commit; }
+  /// Elements of device_due.
+  int64_t due_count() const { return layout.due_count; }
   bool on_device() const { return config.device != Device::cpu; }
 
   /// Address of a slot of a layer in a section.

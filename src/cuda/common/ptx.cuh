@@ -16,6 +16,9 @@ __device__ __forceinline__ void copy_async_16(uint32_t to_shared, const void* fr
 __device__ __forceinline__ void copy_async_8(uint32_t to_shared, const void* from) {
   asm volatile("cp.async.ca.shared.global [%0], [%1], 8;" ::"r"(to_shared), "l"(from) : "memory");
 }
+__device__ __forceinline__ void copy_async_4(uint32_t to_shared, const void* from) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(to_shared), "l"(from) : "memory");
+}
 __device__ __forceinline__ void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 /// Waits for this thread's copies, but the `pending` groups committed last.
 template <int pending>

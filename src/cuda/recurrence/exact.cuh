@@ -27,8 +27,8 @@ class Block : Lines<T> {
   __device__ void run(int first, int last) {
     if (threadIdx.x == 0) {
       for (int i = 0; i < shared.buffers; ++i) {
-        ptx::barrier_init(shared.made(i), warps());
-        ptx::barrier_init(shared.read(i), warps());
+        ptx::barrier_init(shared.made(i), warps() * kArrivals);
+        ptx::barrier_init(shared.read(i), warps() * kArrivals);
       }
     }
     const int hv = first % p.HV;
@@ -196,12 +196,19 @@ class Block : Lines<T> {
     }
   }
 
-  /// x[r] = the part of row r's sum that this lane's two groups make. `vector` is at the first of them.
-  __device__ __forceinline__ void dot(const State& s, const float* vector, float (&x)[T::kRows]) const {
+  /// x[r] = the part of row r's sum that this lane's two groups make. `vector` is at the first of them, and is
+  /// multiplied by `decay` where it is decaying.
+  template <bool decaying = false>
+  __device__ __forceinline__ void dot(const State& s, const float* vector, float (&x)[T::kRows],
+                                      float decay = 1) const {
 #pragma unroll
     for (int g = 0; g < 2; ++g) {
       float vec[kGroup];
       read_group(vector, g * T::kLanes, vec);
+      if constexpr (decaying) {
+#pragma unroll
+        for (int i = 0; i < kGroup; ++i) vec[i] = S::mul(vec[i], decay);
+      }
 #pragma unroll
       for (int r = 0; r < T::kRows; ++r) {
         const float sum = group_sum(s[r][g], vec, kGroup);
@@ -248,7 +255,7 @@ class Block : Lines<T> {
       zero_outputs(line, now.hv);
     }
     __syncwarp();
-    if (lane == 0) ptx::barrier_arrive(shared.read(buffer(now)));
+    ptx::barrier_arrive(shared.read(buffer(now)));
   }
 
   __device__ __forceinline__ void compute_tokens(State& s, const Line& line, const Turn& now) const {
@@ -266,7 +273,17 @@ class Block : Lines<T> {
       // Stop for the snapshot, or where the checkpoint takes the history.
       const bool tracked = (T::kFromRing || T::kHistory) && t <= line.track_step;
       const int stop = replays ? line.history : tracked ? line.track_step + 1 : line.count;
-      if (replays) {
+      // A 16-bit state is rounded where a commit of the history ended.
+      const uint32_t rounds = T::kStateBytes == 2 && t < 32 ? line.rounds >> t : 0;
+      const int cut = rounds != 0 ? t + __ffs(static_cast<int>(rounds)) : INT32_MAX;
+      if (cut <= stop && (T::kFromRing || replays)) {
+        run_steps<true>(s, line, now, t, cut);
+        round_state(s);
+        if (cut < stop) {
+          t = cut;
+          continue;
+        }
+      } else if (replays) {
         if constexpr (T::kHistory) run_steps<true>(s, line, now, t, stop);
       } else {
         run_steps<T::kFromRing>(s, line, now, t, stop);
@@ -278,9 +295,11 @@ class Block : Lines<T> {
     } while (t >= 0);
   }
 
-  /// Did a commit end with this step? Read anew each time: the loop has no register to spare.
-  static __device__ __forceinline__ bool ends_commit(const Line& line, int t) {
-    return t < 32 && (static_cast<const volatile uint32_t&>(line.rounds) >> t & 1) != 0;
+  __device__ __forceinline__ void round_state(State& s) const {
+    with_16_bit(p.state.dtype, [&](DType dtype) {
+#pragma unroll
+      for (int i = 0; i < T::kRows * 2; ++i) widen_8(dtype, narrow_8(dtype, s[i / 2][i % 2]), s[i / 2][i % 2]);
+    });
   }
 
   /// Steps first .. stop-1, which come from the ring, or from the window.
@@ -311,7 +330,7 @@ class Block : Lines<T> {
       const float v = widen_2(act_dtype(), peek<uint16_t>(v_at, 0)).x;
       float u, x[T::kRows];
       if constexpr (ring) {
-        dot(s, vectors + T::kKd * T::K, x);
+        dot<!T::kHasKd>(s, vectors + (T::kHasKd ? T::kKd : T::kKey) * T::K, x, token.decay);
         if constexpr (!T::kFromRing) {  // both halves of the lanes
 #pragma unroll
           for (int r = 0; r < T::kRows; ++r) {
@@ -337,12 +356,7 @@ class Block : Lines<T> {
         out += p.out_at.token;
       }
       update(s, vectors, token.decay, u);
-      if (round || (ring && T::kStateBytes == 2 && ends_commit(line, t))) {
-        with_16_bit(p.state.dtype, [&](DType dtype) {
-#pragma unroll
-          for (int i = 0; i < T::kRows * 2; ++i) widen_8(dtype, narrow_8(dtype, s[i / 2][i % 2]), s[i / 2][i % 2]);
-        });
-      }
+      if constexpr (round) round_state(s);
       v_at += shared.threads;
       vectors += T::kTokenFloats;
     }

@@ -11,7 +11,9 @@ __global__ void __launch_bounds__(kExactThreads, 2)
     exact_kernel(const __grid_constant__ ExactParams p, const __grid_constant__ Layers layers, int64_t heads,
                  int heads_of_line, int buffers) {
   extern __shared__ __align__(16) std::byte shared[];
+  if (T::kFromRing && p.due) heads = min(static_cast<int64_t>(p.due[0]), p.most_due) * p.HV;
   const int64_t first = heads * blockIdx.x / gridDim.x, last = heads * (blockIdx.x + 1) / gridDim.x;
+  if (T::kFromRing && first == last) return;
   Block<T>(p, layers, shared, heads_of_line, buffers).run(static_cast<int>(first), static_cast<int>(last));
 }
 

@@ -81,6 +81,7 @@ class Lines {
   /// The first warp judges a row and finds its arrays.
   __device__ void find_line(int index, const Turn& first) const {
     if (warp != 0) return;
+    if (T::kFromRing && p.due) index = p.due[1 + index];
     const int rows = static_cast<int>(p.rows), layer_index = index / rows, row = index - layer_index * rows;
     const int64_t layer = layers_(layer_index);
     const int v0 = blockIdx.y * (blockDim.x / 2);
@@ -220,7 +221,7 @@ class Lines {
       make_tokens(line, at_head, before, same_key);
     }
     __syncwarp();
-    if (lane == 0) ptx::barrier_arrive(shared.made(buffer(at_head)));
+    ptx::barrier_arrive(shared.made(buffer(at_head)));
   }
 
   __device__ void make_tokens(const Line& line, const Turn& at_head, const Turn& before, bool same_key) const {
@@ -244,9 +245,11 @@ class Lines {
       } else if (T::kReuses) {
         store_group(shared.vector(to, t, T::kQuery), group, x);
       }
+      if constexpr (T::kHasKd) {
 #pragma unroll
-      for (int i = 0; i < kGroup; ++i) x[i] = S::mul(x[i], decay[i]);
-      store_group(shared.vector(to, t, prepares_q() ? T::kQd : T::kKd), group, x);
+        for (int i = 0; i < kGroup; ++i) x[i] = S::mul(x[i], decay[i]);
+        store_group(shared.vector(to, t, prepares_q() ? T::kQd : T::kKd), group, x);
+      }
       if (T::kKda && !prepares_q()) store_group(shared.vector(to, t, T::kDecay), group, decay);
     }
   }

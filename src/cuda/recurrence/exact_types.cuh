@@ -12,6 +12,7 @@ using detail::RecurrenceParams;
 
 constexpr int kGroup = arith::kGroup;
 constexpr int kLineBuffers = 3;  // of the heads that are computed, prepared and fetched at a time
+constexpr int kArrivals = 32;    // of a warp at a barrier: each lane, since racecheck sees no order through another one
 
 /// Distances in bytes between the heads and the tokens of an array.
 struct Pitch {
@@ -44,9 +45,11 @@ struct Traits {
   static constexpr int kChunks = kRows * 2 * kHalves;      // of a thread
   static constexpr int kRowBytes = K * StateBytes;         // of a row in memory
   static constexpr int kRowChunks = kRowBytes / 16;
-  // Token vectors. A GDN window keeps q for the other value heads of the key head (a KDA model has one for each).
-  static constexpr int kKd = 0, kKey = 1, kQd = 2, kQuery = 3, kDecay = kFromRing ? 2 : 3;
-  static constexpr int kVectors = kFromRing ? (Kda ? 3 : 2) : 4;
+  // Token vectors. A GDN window keeps q for the other value heads of the key head (a KDA model has one for each). From
+  // the ring alone GDN has only the key: k * decay is formed where it is used, and a long history has room.
+  static constexpr bool kHasKd = !kFromRing || Kda;
+  static constexpr int kKd = 0, kKey = kHasKd ? 1 : 0, kQd = 2, kQuery = 3, kDecay = kFromRing ? 2 : 3;
+  static constexpr int kVectors = !kFromRing ? 4 : Kda ? 3 : 1;
   static constexpr int kTokenFloats = kVectors * K + 4;  // and a Scalars
   static constexpr bool kReuses = !Kda;                  // k (and q) of the value head before
 

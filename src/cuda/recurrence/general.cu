@@ -221,7 +221,9 @@ __global__ void __launch_bounds__(kWarps * 32)
   const int part = blockIdx.x % p.v_parts;
   const int64_t head = blockIdx.x / p.v_parts;
   const int hv = static_cast<int>(head % p.HV);
-  const int64_t row = head / p.HV % p.rows, layer_index = head / p.HV / p.rows;
+  if (p.due && head / p.HV >= min(static_cast<int64_t>(p.due[0]), p.most_due)) return;
+  const int64_t line = p.due ? p.due[1 + head / p.HV] : head / p.HV;
+  const int64_t row = line % p.rows, layer_index = line / p.rows;
   const int per_part = (p.V + p.v_parts - 1) / p.v_parts;
   const int v0 = min(part * per_part, p.V), v1 = min(v0 + per_part, p.V);
 

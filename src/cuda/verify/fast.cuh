@@ -40,9 +40,10 @@ class Block : public History<T> {
     // Loads first. A state in the pool may be read whatever the verdict on its row will be.
     int slot = static_cast<int>(ptx::load_4(p.slot_ids.data + static_cast<int64_t>(row) * p.slot_id_stride));
     int index = row;  // where the row's inputs begin
+    int end = p.window;
     count = p.window;
     if (p.cu_seqlens) {
-      const int end = p.cu_seqlens[row + 1];
+      end = p.cu_seqlens[row + 1];
       index = p.cu_seqlens[row];
       const bool bounded = index >= 0 && index <= end && end <= p.total_tokens && end - index <= p.longest;
       count = bounded ? end - index : 0;
@@ -56,46 +57,51 @@ class Block : public History<T> {
     slot += static_cast<int>(arrived(in) & p.zero);
     if constexpr (T::kKda) put_gates_aside(in);
     State state;
-    float history_log = 0;
-    if (slot >= 0 && slot < p.slots) {
-      if constexpr (T::kHistory) history_log = fetch_history(slot);
-      load_state(state, slot);
-      if (p.pending && warp == 0) ptx::prefetch(&p.pending.at(0, slot));
+    const bool in_pool = slot >= 0 && slot < p.slots;
+    if (in_pool) fetch_cursors(slot);
+    ptx::commit_copies();
+    if (in_pool) load_state(state, slot);
+    ptx::wait_copies<1>();
+    prepare();
+    if (T::kHistory || warp == 0) {
+      ptx::wait_copies<0>();
+      __syncwarp();
     }
     if constexpr (T::kHistory) {
+      if (in_pool) fetch_history(slot);
       ptx::commit_copies();
-      ptx::wait_copies<1>();
-    } else {
-      ptx::wait_copies<0>();
     }
-    prepare();
-    if (warp == T::kWarps - 1) {
-      gates_of_head(in);
-      if constexpr (T::kHistory) history_decays(history_log);
-    }
+    if (warp == T::kWarps - 1) gates_of_head(in);
     if constexpr (T::kKda) gates_of_channels(in);
     if (warp == 0) {
-      const RowStatus status = judge_window(p, row, T::kHistory);
+      const RowStatus status = judge_window(p, facts(p.cu_seqlens ? index : 0, end, slot, in_pool), T::kHistory);
       if (lane == 0) {
         verdict() = static_cast<int>(status);
         begin() = index;  // not in a register till the end
       }
     }
-    if constexpr (T::kHistory) ptx::wait_copies<0>();
     __syncthreads();
     const auto status = static_cast<RowStatus>(verdict());
-    if (blockIdx.x == 0 && threadIdx.x == 0) settle_window<T::kHistory>(p, row, status);
+    if (blockIdx.x == 0 && threadIdx.x == 0) settle(row, status, slot, p.cu_seqlens ? end - begin() : p.window);
     if (status != RowStatus::done) {
+      ptx::wait_copies<0>();  // of a history
       if (status != RowStatus::bad_window_bounds) zero_outputs(index, static_cast<int>(p.asked_tokens(row)));
       return;
     }
-    if (count == 0) return;
+    if (count == 0) return ptx::wait_copies<0>();
     read_v(in);
     if (p.ring_k) record(in, slot);
     Fragments m, inverse;
-    if constexpr (T::kHistory) history_factors();
     coefficients(m, inverse);
-    if constexpr (T::kHistory && T::kAlone) __syncthreads();
+    if constexpr (T::kHistory) {
+      if (history > 0) {
+        ptx::wait_copies<0>();
+        __syncthreads();
+        history_decays();
+        history_factors();
+        __syncthreads();
+      }
+    }
     Products products;
     multiply(state, products);
     if constexpr (T::kTokens == 16) read_fragments(m, inverse);
@@ -107,7 +113,8 @@ class Block : public History<T> {
   using typename Base::Fragments;
   using Base::begin, Base::beta, Base::decays, Base::lane_with, Base::log_of, Base::logs, Base::memory_, Base::plain;
   using Base::c, Base::count, Base::h, Base::hv, Base::lane, Base::p, Base::part, Base::r, Base::v0, Base::warp;
-  using Base::add_history, Base::fetch_history, Base::history_decays, Base::history_factors, Base::row_of;
+  using Base::add_history, Base::facts, Base::fetch_cursors, Base::fetch_history, Base::history, Base::history_decays,
+      Base::history_factors, Base::row_of, Base::settle;
   using Base::coefficients, Base::read_fragments;
   using Base::ratio, Base::speaks_for_key, Base::step, Base::step_of, Base::step_with, Base::total_decay, Base::verdict;
 

@@ -29,7 +29,6 @@ class Workspace {
   __device__ int& begin() const { return *reinterpret_cast<int*>(memory_ + T::kBegin); }
   __device__ float& beta(int t) const { return floats(T::kBeta)[t]; }
   __device__ float& log_of(int t) const { return floats(T::kHeadLogs)[t]; }
-  __device__ float& history_decay(int row) const { return floats(T::kHistoryDecays)[row]; }
   __device__ float& ratio(int t, int j) const { return floats(T::kRatios)[t * T::kRatioPitch + j]; }
   __device__ float total_decay(int t) const { return T::kKda ? 1.0f : ratio(t, T::kTokens); }
   __device__ float* plain(int vector) const { return floats(T::kPlain) + vector * T::K; }

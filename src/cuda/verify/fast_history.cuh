@@ -6,6 +6,7 @@
 // ring, and exact in bf16; W and u are split into high and low parts.
 #pragma once
 
+#include "cuda/common/judging.cuh"
 #include "cuda/verify/fast_coefficients.cuh"
 
 namespace ringfold::cuda::fast {
@@ -17,7 +18,7 @@ class History : public Coefficients<T> {
 
  protected:
   using Base = Coefficients<T>;
-  using Base::first_row, Base::history, Base::history_decay, Base::own_row;
+  using Base::first_row, Base::history, Base::own_row;
   using Base::h, Base::hv, Base::p, Base::part, Base::r, Base::v0, Base::warp;
   using Base::lane, Base::memory_, Base::c, Base::step_of;
 
@@ -29,13 +30,35 @@ class History : public Coefficients<T> {
   __device__ int row_of(int t) const { return T::kHistory ? ring_row(own_row, t) : t; }
   __device__ int octets() const { return (history + 7) / 8; }
 
-  /// Reads the cursors of a slot, and starts the copies of its history; zeros of u up to a multiple of 16 rows. Returns
-  /// the log decay of row `lane`.
-  __device__ __forceinline__ float fetch_history(int slot) {
-    const int rows = p.history.ring_rows, base = p.history.base.at(0, slot), live = p.history.live.at(0, slot);
+  /// Starts the copy of a slot's cursors. (Loads would be waited for together with the state.)
+  __device__ __forceinline__ void fetch_cursors(int slot) const {
+    if (T::kHistory ? lane >= 3 : lane != 0 || warp != 0 || !p.pending) return;
+    const Cursors& from = !T::kHistory || lane == 0 ? p.pending : lane == 1 ? p.history.base : p.history.live;
+    ptx::copy_async_4(ptx::shared_address(of_warp() + lane), &from.at(0, slot));
+  }
+
+  /// What a row is judged by. The cursors are there.
+  __device__ __forceinline__ WindowFacts facts(int begin, int end, int slot, bool in_pool) const {
+    WindowFacts f{.begin = begin, .end = end, .slot = slot};
+    if (in_pool && p.pending) f.pending = of_warp()[0];
+    if (in_pool && T::kHistory) f.base = of_warp()[1], f.live = of_warp()[2];
+    return f;
+  }
+
+  /// Sets the length of the window that a row has recorded. Its slot's history stays as it is, so the other blocks of
+  /// the row may read the cursors before or after.
+  __device__ __forceinline__ void settle(int row, RowStatus status, int slot, int tokens) const {
+    if (p.row_status) p.row_status[row] = static_cast<int32_t>(status);
+    if (status != RowStatus::done || !p.pending || p.move == CursorMove::keep) return;
+    p.pending.at(0, slot) = tokens | (T::kHistory && is_folded(of_warp()[0]) ? kFolded : 0);
+  }
+
+  /// Starts the copies of the slot's history; zeros of u up to a multiple of 16 rows. The cursors are there.
+  __device__ __forceinline__ void fetch_history(int slot) {
+    const int rows = p.history.ring_rows, base = of_warp()[1], live = of_warp()[2];
     const bool sound = base >= 0 && base < rows && live >= 0 && live <= rows;  // if not, the verdict says so
     first_row = sound ? base : 0;
-    history = sound && !is_folded(p.pending.at(0, slot)) ? live : 0;
+    history = sound && !is_folded(of_warp()[0]) ? live : 0;
     own_row = ring_row(first_row, sound ? live : 0);
     for (int i = threadIdx.x; i < history * T::kGroups; i += T::kThreads) {
       const int row = i / T::kGroups, group = i % T::kGroups;
@@ -43,32 +66,33 @@ class History : public Coefficients<T> {
                          p.at_ring_k.at(slot, h, ring_row(first_row, row) * p.at_ring_k.token + group * 16));
     }
     constexpr int kChunks = T::kBlockRows / 4;
-    const int block_v = part * T::kBlockRows;
     for (int i = threadIdx.x; i < (history + 15) / 16 * 16 * kChunks; i += T::kThreads) {
       const int row = i / kChunks, chunk = i % kChunks;
       float* to = u(row) + T::u_chunk(row, chunk) * 4;
       if (row < history) {
+        const int v = part * T::kBlockRows + chunk * 4;
         ptx::copy_async_16(ptx::shared_address(to),
-                           p.at_ring_u.at(slot, hv, ring_row(first_row, row) * p.at_ring_u.token + (block_v + chunk * 4) * 4));
+                           p.at_ring_u.at(slot, hv, ring_row(first_row, row) * p.at_ring_u.token + v * 4));
       } else {
         *reinterpret_cast<float4*>(to) = {};
       }
     }
-    if (warp != T::kWarps - 1 || lane >= history) return 0;
-    return peek<float>(p.at_ring_g.at(slot, hv, ring_row(first_row, lane) * p.at_ring_g.token), 0);
+    if (lane >= history) return;
+    ptx::copy_async_4(ptx::shared_address(of_warp() + 4 + lane),
+                      p.at_ring_g.at(slot, hv, ring_row(first_row, lane) * p.at_ring_g.token));
   }
 
-  /// w_j, and E behind them, by the last warp. `log`: lane j's.
-  __device__ __forceinline__ void history_decays(float log) const {
-    float since = lane < history ? __expf(log) : 1.0f;  // of rows j ..
+  /// w_j in lane j, and E. The history is there.
+  __device__ __forceinline__ void history_decays() {
+    float since = lane < history ? __expf(__int_as_float(of_warp()[4 + lane])) : 1.0f;  // of rows j ..
 #pragma unroll
     for (int s = 1; s < 32; s *= 2) {
       const float later = __shfl_down_sync(kAllLanes, since, s);
       if (lane + s < 32) since = S::mul(since, later);
     }
-    const float after = __shfl_down_sync(kAllLanes, since, 1);
-    history_decay(lane) = lane < 31 ? after : 1.0f;
-    if (lane == 0) history_decay(T::kHistoryRows) = since;
+    decay_after = __shfl_down_sync(kAllLanes, since, 1);
+    if (lane == 31) decay_after = 1;
+    decay_of_all = __shfl_sync(kAllLanes, since, 0);
   }
 
   /// W, as factors: a warp takes a tile of vectors and eight rows at a time.
@@ -97,7 +121,8 @@ class History : public Coefficients<T> {
       }
       squares = S::add(squares, __shfl_xor_sync(kAllLanes, squares, 1));
       squares = S::add(squares, __shfl_xor_sync(kAllLanes, squares, 2));
-      const float factor = S::mul(history_decay(row), p.qk_l2norm ? rsqrtf(S::add(squares, 1e-6f)) : 1.0f);
+      const float decay = __shfl_sync(kAllLanes, decay_after, row);
+      const float factor = S::mul(decay, p.qk_l2norm ? rsqrtf(S::add(squares, 1e-6f)) : 1.0f);
       const float left = __shfl_sync(kAllLanes, factor, c * 8), right = __shfl_sync(kAllLanes, factor, c * 8 + 4);
       const int j = octet * 8 + 2 * c;  // rows beyond the history have anything in them
       uint2 w;
@@ -111,11 +136,10 @@ class History : public Coefficients<T> {
   template <int kAtOnce>
   __device__ __forceinline__ void add_history(float (&sums)[kAtOnce][T::kStateTiles][4], int first) const {
     if (history == 0) return;
-    const float decay = history_decay(T::kHistoryRows);
 #pragma unroll
     for (int i = 0; i < kAtOnce * T::kStateTiles * 4; ++i) {
       float& sum = sums[i / 4 / T::kStateTiles][i / 4 % T::kStateTiles][i % 4];
-      sum = S::mul(sum, decay);
+      sum = S::mul(sum, decay_of_all);
     }
 #pragma unroll 1
     for (int step = 0; step < (history + 15) / 16; ++step) {
@@ -143,6 +167,12 @@ class History : public Coefficients<T> {
   }
 
  private:
+  float decay_after = 1, decay_of_all = 1;
+
+  /// This warp's copies of pending, base and live, and of the log decays (as bits) from [4] on.
+  __device__ int* of_warp() const {
+    return reinterpret_cast<int*>(memory_ + T::kOfWarp) + warp * (4 + T::kHistoryRows);
+  }
   __device__ std::byte* key(int row) const { return memory_ + T::kHistoryKeys + row * T::kKeyPitch; }
   __device__ float* u(int row) const { return Base::floats(T::kHistoryU) + row * T::kBlockRows; }
   /// This lane's part of a factor: high and low.

@@ -90,14 +90,14 @@ struct Traits {
   static constexpr int kLogs = kDecays + (Kda ? Tokens * K * 4 : 0);
   static constexpr int kRawVectors = kLogs + (Kda ? Tokens * K * 4 : 0);
   static constexpr int kRawV = kRawVectors + kItems * kThreads * 16;
-  // Of the history: raw keys, u (the 16-byte chunks of a row permuted by exclusive or, against bank conflicts), decays
-  // from each row to the window, and the factor of a vector tile and eight rows.
+  // For each warp pending, base, live, and the log decays of a history's rows. Of the history besides: raw keys, u (the
+  // 16-byte chunks of a row permuted by exclusive or, against bank conflicts), and W of a vector tile and eight rows.
   static constexpr int kHistoryRows = History ? 32 : 0;
   static constexpr int kKeyPitch = K * 2 + 32;
-  static constexpr int kHistoryKeys = kRawV + kVectorTiles * kThreads * kStateTiles * 4;
+  static constexpr int kOfWarp = kRawV + kVectorTiles * kThreads * kStateTiles * 4;
+  static constexpr int kHistoryKeys = kOfWarp + Warps * (4 + kHistoryRows) * 4;
   static constexpr int kHistoryU = kHistoryKeys + kHistoryRows * kKeyPitch;
-  static constexpr int kHistoryDecays = kHistoryU + kHistoryRows * kBlockRows * 4;
-  static constexpr int kHistoryFactors = kHistoryDecays + (History ? (kHistoryRows + 4) * 4 : 0);
+  static constexpr int kHistoryFactors = kHistoryU + kHistoryRows * kBlockRows * 4;
   static constexpr int kSharedBytes = kHistoryFactors + kVectorTiles * kHistoryRows / 8 * 256;
   static constexpr int u_chunk(int row, int chunk) {
     return chunk ^ (row / 2 % 4) << (Tiles == 1 ? 2 : 0);
