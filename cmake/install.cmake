@@ -35,6 +35,7 @@ if(RINGFOLD_HAS_CAPI)
   endif()
   # Relative to the file itself, so that an installed tree can be moved.
   file(RELATIVE_PATH pc_prefix /prefix/${CMAKE_INSTALL_LIBDIR}/pkgconfig /prefix)
+  string(REGEX REPLACE "/$" "" pc_prefix ${pc_prefix})
   configure_file(${CMAKE_CURRENT_LIST_DIR}/ringfold.pc.in ${PROJECT_BINARY_DIR}/ringfold.pc @ONLY)
   install(FILES ${PROJECT_BINARY_DIR}/ringfold.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
 endif()
