@@ -13,7 +13,8 @@ import sys
 from collections import namedtuple
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-CODE = (".h", ".c", ".cc", ".cu", ".cuh")
+CODE = (".h", ".c",  # C: the example and the header test of the C ABI
+        ".cc", ".cu", ".cuh")
 SCRIPTS = (".py", ".sh", ".cmake")
 BUILD_NAMES = ("CMakeLists.txt", "CMakePresets.json", "dev", "run")
 SELF = "tools/lint.py"
