@@ -107,12 +107,14 @@ TensorView Arguments::tensor(const char* name, const DLTensor* given) {
     }
   }
   if (view.device == Device::cuda) {
-    if (device_id_ == kAnyDevice) device_id_ = given->device.device_id;
-    if (given->device.device_id != device_id_) {
+    const int32_t id = given->device.device_id;
+    if (id < 0) fail(invalid(name, "a device_id of 0 or more", fmt::format("{}", id)));
+    if (device_id_ == kAnyDevice) device_id_ = id;
+    if (id != device_id_) {
       fail(invalid(name, fmt::format("device_id {}, as the call's other tensors have", device_id_),
-                   fmt::format("{}", given->device.device_id)));
-      return {};
+                   fmt::format("{}", id)));
     }
+    if (!ok()) return {};
   }
   return view;
 }

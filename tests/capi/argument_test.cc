@@ -141,6 +141,10 @@ TEST_F(Arguments, Devices) {
     With other(&window.k, &k);
     EXPECT_TRUE(refuses("window.k: expected device_id 0, as the call's other tensors have, found 1"));
   }
+  {
+    With with(&q.device, DLDevice{kDLCUDA, -1});
+    EXPECT_TRUE(refuses("window.q: expected a device_id of 0 or more, found -1"));
+  }
   With with(&q.device, DLDevice{kDLCUDAHost, 0});  // pinned memory is host memory
   EXPECT_TRUE(done(ringfold_verify(&given)));
 }
@@ -229,6 +233,77 @@ TEST_F(Arguments, RefusedRows) {
   EXPECT_TRUE(done(ringfold_verify(&given)));
   EXPECT_EQ(statuses[0], RINGFOLD_ROW_DONE);
   EXPECT_EQ(statuses[1], RINGFOLD_ROW_SLOT_OUT_OF_RANGE);
+}
+
+TEST_F(Arguments, AnythingInATensor) {  // what is not refused is the tensor that is right
+  Rng rng(7);
+  const auto one_of = [&](auto... values) {
+    const std::common_type_t<decltype(values)...> all[] = {values...};
+    return all[rng.below(sizeof...(values))];
+  };
+  const DLTensor right = q;
+  const std::vector<int64_t> right_sizes(sizes, sizes + 4);
+  int accepted = 0;
+  for (int i = 0; i < 20000; ++i) {
+    q = right;
+    std::copy(right_sizes.begin(), right_sizes.end(), sizes);
+    for (int changes = static_cast<int>(rng.below(3)); changes >= 0; --changes) {
+      switch (rng.below(7)) {
+        case 0: q.ndim = one_of(4, 3, 5, 6, 0, -1, 7, INT_MAX, INT_MIN); break;
+        case 1: q.dtype.code = static_cast<uint8_t>(one_of(2, 0, 1, 4, 5, 255)); break;
+        case 2: q.dtype.bits = static_cast<uint8_t>(one_of(32, 16, 0, 8, 64, 255)); break;
+        case 3: q.dtype.lanes = static_cast<uint16_t>(one_of(1, 0, 2, 65535)); break;
+        case 4: q.device = {one_of(kDLCPU, kDLCUDA, kDLCUDAHost, kDLVulkan, kDLCUDAManaged), one_of(0, 1, -1)}; break;
+        case 5: sizes[rng.below(6)] = one_of(int64_t{0}, 1, 2, 8, 9, -1, int64_t{1} << 33, INT64_MAX, INT64_MIN); break;
+        default: q.data = one_of(right.data, static_cast<void*>(nullptr)); break;
+      }
+    }
+    const bool host = q.device.device_type == kDLCPU || q.device.device_type == kDLCUDAHost;
+    const bool is_right = q.ndim == 4 && q.dtype.code == kDLFloat && q.dtype.bits == 32 && q.dtype.lanes == 1 && host &&
+                          q.data == right.data && std::equal(right_sizes.begin(), right_sizes.end(), sizes);
+    accepted += is_right;
+    if (!is_right) {
+      ASSERT_TRUE(refuses("")) << i;
+      ASSERT_STRNE(ringfold_last_error(), "");
+    } else {
+      ASSERT_TRUE(done(ringfold_verify(&given))) << i;
+      untouched = side.bytes();
+    }
+  }
+  EXPECT_GT(accepted, 100);
+  q = right;
+  std::copy(right_sizes.begin(), right_sizes.end(), sizes);
+}
+
+TEST(CudaTensors, AreForAGpu) {
+  if (!implementations(Device::cuda).empty()) GTEST_SKIP() << "this machine has a GPU, and the tensors are on the host";
+  Side side(Buffer::Pitch::packed);
+  Arena arena;
+  GatedNormArgs args;
+  args.x = side.floats(DType::f32, {2, 2, 4});
+  args.z = side.floats(DType::f32, {2, 2, 4});
+  args.weight = side.floats(DType::f32, {4});
+  args.out = side.poisoned(DType::f32, {2, 2, 4});
+  ringfold_gated_norm_args given = arena.c(args);
+  const auto before = side.bytes();
+  const auto move = [](const DLTensor* tensor, DLDeviceType type, int id) {
+    const_cast<DLTensor*>(tensor)->device = {type, id};
+  };
+  for (const DLTensor* tensor : {given.x, given.z, given.weight}) move(tensor, kDLCUDA, 1);
+  move(given.out, kDLCUDAManaged, 1);
+  EXPECT_TRUE(refused(ringfold_gated_norm(&given), RINGFOLD_UNSUPPORTED, "nothing serves gated_norm cuda"));
+  move(given.out, kDLCUDA, 0);
+  EXPECT_TRUE(refused(ringfold_gated_norm(&given), RINGFOLD_INVALID_ARGUMENT, "out: expected device_id 1"));
+  EXPECT_EQ(side.bytes(), before);
+
+  auto config = made<ringfold_pool_config>();
+  config.slots = 2, config.H = 1, config.HV = 1, config.K = 4, config.V = 4, config.ring_rows = 2;
+  config.device = RINGFOLD_DEVICE_CUDA;
+  config.device_id = 1;
+  ringfold_pool* pool = nullptr;
+  EXPECT_TRUE(refused(ringfold_pool_create(&config, &pool), RINGFOLD_UNSUPPORTED, ""));
+  auto bytes = made<ringfold_pool_bytes>();
+  EXPECT_TRUE(done(ringfold_pool_bytes_of(&config, &bytes)));  // asks no device
 }
 
 TEST(ArgumentsOfFold, Layers) {
