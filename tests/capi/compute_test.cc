@@ -18,6 +18,8 @@ struct Case {
   StateRounding rounding;
 };
 
+void PrintTo(const Case& c, std::ostream* out) { *out << c.name; }
+
 class Compute : public ::testing::TestWithParam<Case> {
  protected:
   const Case& param() const { return GetParam(); }

@@ -3,6 +3,10 @@
 
 #include "capi/bridge.h"
 
+namespace ringfold {
+void PrintTo(FoldPolicy policy, std::ostream* out) { *out << to_string(policy); }
+}  // namespace ringfold
+
 namespace ringfold::test {
 namespace {
 
