@@ -13,7 +13,8 @@ import sys
 from collections import namedtuple
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-CODE = (".h", ".cc", ".cu", ".cuh")
+CODE = (".h", ".c",  # C: the example and the header test of the C ABI
+        ".cc", ".cu", ".cuh")
 SCRIPTS = (".py", ".sh", ".cmake")
 BUILD_NAMES = ("CMakeLists.txt", "CMakePresets.json", "dev", "run")
 SELF = "tools/lint.py"
@@ -265,6 +266,8 @@ CASES = [
     ("arrows", "engine/a.cc", '#include "core/params.h"\n', '#include "ringfold/ringfold.h"\n#include "io/b.h"\n'),
     ("arrows", "cli/a.cc", '#include "dispatch/b.h"\n', '#include "check/check.h"\n'),
     ("arrows", "src/io/a.cc", '#include "core/b.h"\n', '#include "io/b.h"\n'),
+    ("arrows", "src/capi/a.cc", '#include "core/b.h"\n', '#include "capi/a.h"\n#include "ringfold/b.h"\n'),
+    ("width", "examples/a.c", "/* " + "x" * 118 + " */\n", "/* x */\n"),
     ("silent", "src/core/a.cc", 'void f() { printf("x"); }\n', '// printf("x")\nint n = snprintf(b, 1, "abort()");\n'),
     ("silent", "src/pool/a.cc", "void f() { assert(x); }\n", "static_assert(sizeof(int) == 4);\n"),
     ("silent", "src/io/a.cc", "void f() { std::abort(); }\n", "void f() { exit_code(); }\n"),

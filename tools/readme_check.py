@@ -4,7 +4,8 @@
 A block is marked by an HTML comment on the line before it:
 
     <!-- ci: run -->      a shell block: run with `bash -eu` in the repository root; must exit 0
-    <!-- ci: compile -->  a C++ block (a whole program): compiled against build/, then run; must exit 0
+    <!-- ci: compile -->  a C++ or C99 block (a whole program): compiled against build/, then run; must exit 0.
+                          C++ gets the static library, C the shared one
 
 README.md must have at least one block of each kind. Needs a finished build (./dev build release all).
     tools/readme_check.py [FILE...]     default: README.md and docs/*.md
@@ -18,7 +19,7 @@ import sys
 import tempfile
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-MARKED = re.compile(r"<!-- ci: (run|compile) -->\s*\n```[a-z+]*\n(.*?)\n```", re.DOTALL)
+MARKED = re.compile(r"<!-- ci: (run|compile) -->\s*\n```([a-z+]*)\n(.*?)\n```", re.DOTALL)
 
 
 def run_block(text):
@@ -36,16 +37,22 @@ def cuda_flags():
     return [runtime.group(1), "-ldl", "-lrt"] if runtime else []
 
 
-def compile_block(text):
-    library = os.path.join(ROOT, "build", "src", "libringfold.a")
+def compile_block(language, text):
+    built = os.path.join(ROOT, "build", "src")
+    library = os.path.join(built, "libringfold.so" if language == "c" else "libringfold.a")
     if not os.path.exists(library):
         sys.exit(f"readme_check: expected {os.path.relpath(library, ROOT)}, found none; build first")
     with tempfile.TemporaryDirectory() as folder:
-        source, program = os.path.join(folder, "example.cc"), os.path.join(folder, "example")
+        source = os.path.join(folder, "example.c" if language == "c" else "example.cc")
+        program = os.path.join(folder, "example")
         with open(source, "w", encoding="utf-8") as file:
             file.write(text + "\n")
-        command = ["g++", "-std=c++20", "-Wall", "-Wextra", "-Werror", "-I", os.path.join(ROOT, "include"), source,
-                   library, *flags("--libs", "libhwy", "fmt"), *cuda_flags(), "-fopenmp", "-pthread", "-o", program]
+        warnings = ["-Wall", "-Wextra", "-Werror", "-I", os.path.join(ROOT, "include")]
+        if language == "c":
+            command = ["gcc", "-std=c99", "-pedantic", *warnings, source, library, f"-Wl,-rpath,{built}", "-o", program]
+        else:
+            command = ["g++", "-std=c++20", *warnings, source, library, *flags("--libs", "libhwy", "fmt"),
+                       *cuda_flags(), "-fopenmp", "-pthread", "-o", program]
         compiled = subprocess.run(command)
         return compiled if compiled.returncode != 0 else subprocess.run([program], cwd=folder)
 
@@ -57,10 +64,10 @@ def main():
         with open(os.path.join(ROOT, name), encoding="utf-8") as file:
             text = file.read()
         for match in MARKED.finditer(text):
-            kind, block = match.groups()
+            kind, language, block = match.groups()
             line = text[:match.start()].count("\n") + 1
             print(f"--- {name}:{line} ({kind})", flush=True)
-            result = run_block(block) if kind == "run" else compile_block(block)
+            result = run_block(block) if kind == "run" else compile_block(language, block)
             counts[name, kind] = counts.get((name, kind), 0) + 1
             if result.returncode != 0:
                 failed += 1
