@@ -107,7 +107,11 @@ def stream_handle(stream: Stream, array: Optional[Array]) -> int:
     if stream is None:
         library = library_of(array)
         if library == "torch" and array.is_cuda:
-            return sys.modules["torch"].cuda.current_stream(array.device).cuda_stream
+            cuda = sys.modules["torch"].cuda
+            if array.device.index != cuda.current_device():
+                raise InvalidArgumentError(f"device: expected tensors of the current device, cuda:{cuda.current_device()}, "
+                                           f"found {array.device}")
+            return cuda.current_stream().cuda_stream
         if library == "cupy":
             return sys.modules["cupy"].cuda.get_current_stream().ptr
         return 0

@@ -72,7 +72,7 @@ def pool_bytes(*, slots: int, H: int, HV: int, K: int, V: int, ring_rows: int, l
     return PoolBytes(**_ringfold.pool_bytes(_config(locals())))
 
 
-class Pool(_ringfold.Pool):
+class Pool:
     """Owns the memory of all slots; allocates when it is made, and only then.
 
     Args:
@@ -89,8 +89,8 @@ class Pool(_ringfold.Pool):
         fold_policy: "on_commit", "on_next_verify" or "lazy" (docs/ring.md).
         device: "cpu" or "cuda": the device that is current now, which has to be current in every later call too.
         views: what ``state()``, ``ring()`` and so on return: "numpy" (the CPU's default), "torch" (CUDA's default) or
-            "dlpack", an object with ``__dlpack__`` for other libraries. None of them copies, and each keeps the pool
-            alive.
+            "dlpack", an object with ``__dlpack__`` for other libraries. None of them copies, and each keeps the memory
+            alive, also beyond the pool.
 
     The pool is not thread-safe, and calls release the GIL: calls on one pool have to be ordered by the caller. On CUDA
     calls run in the current stream of torch, unless ``set_stream`` names another.
@@ -106,8 +106,12 @@ class Pool(_ringfold.Pool):
         if views not in ("numpy", "torch", "dlpack") or (views == "numpy" and device == "cuda"):
             expected = "torch or dlpack for a CUDA pool" if device == "cuda" else "numpy, torch or dlpack"
             raise InvalidArgumentError(f"views: expected {expected}, found {views!r}")
-        super().__init__(_config({name: value for name, value in locals().items() if name in PoolConfig._fields}))
+        # Views belong to the native pool, not to this object, which can thus hold on to them.
+        self._native = _ringfold.Pool(
+            _config({name: value for name, value in locals().items() if name in PoolConfig._fields}))
+        self._config = PoolConfig(**self._native.config())
         self._views = views
+        self._whole: dict[str, Optional[Array]] = {}  # views over all layers, by name
         self._stream: Stream = None
         self._device_id = 0
         if device == "cuda" and "torch" in sys.modules:
@@ -117,15 +121,16 @@ class Pool(_ringfold.Pool):
 
     @property
     def config(self) -> PoolConfig:
-        return PoolConfig(**self._config())
+        return self._config
 
     @property
-    def bytes(self) -> PoolBytes:
-        return PoolBytes(**self._bytes())
+    def memory(self) -> PoolBytes:
+        """Bytes of its buffers."""
+        return PoolBytes(**self._native.bytes())
 
     @property
     def free_slots(self) -> int:
-        return self._free_slots()
+        return self._native.free_slots()
 
     def __repr__(self) -> str:
         shown = ", ".join(f"{name}={value!r}" for name, value in self.config._asdict().items())
@@ -143,39 +148,39 @@ class Pool(_ringfold.Pool):
         Raises OutOfMemoryError when too few are free.
         """
         self._use_stream()
-        handles = [Slot(*handle) for handle in self._acquire(1 if count is None else count)]
+        handles = [Slot(*handle) for handle in self._native.acquire(1 if count is None else count)]
         return handles[0] if count is None else handles
 
     def release(self, slots: Union[Slot, Sequence[Slot]]) -> None:
         """Gives slots back, all or none. The handles, and windows pending in them, are void from here on."""
         self._use_stream()
-        self._release(_handles("slots", slots))
+        self._native.release(_handles("slots", slots))
 
     def reset(self, slots: Union[Slot, Sequence[Slot]]) -> None:
         """As if acquired anew, under the same handles: everything zero, nothing pending."""
         self._use_stream()
-        self._reset(_handles("slots", slots))
+        self._native.reset(_handles("slots", slots))
 
     def copy(self, src: Union[Slot, Sequence[Slot]], dst: Union[Slot, Sequence[Slot]]) -> None:
         """Copies state, conv window, ring, pending window and history from src[i] to dst[i], all at once: chains and
         cycles do what they say."""
         self._use_stream()
-        self._copy(_handles("src", src), _handles("dst", dst))
+        self._native.copy(_handles("src", src), _handles("dst", dst))
 
     def materialise(self, src: Slot, n: int, dst: Slot) -> None:
         """Writes the logical state of ``src`` after n rows of its pending window to ``dst``; ``src`` stays."""
         self._use_stream()
-        self._materialise(*_handles("src", src), n, *_handles("dst", dst))
+        self._native.materialise(*_handles("src", src), n, *_handles("dst", dst))
 
     def settle(self, slots: Union[Slot, Sequence[Slot]]) -> None:
         """Folds the histories of these slots, so that ``state()`` holds their logical states."""
         self._use_stream()
-        self._settle(_handles("slots", slots))
+        self._native.settle(_handles("slots", slots))
 
     def export(self, slot: Slot) -> bytes:
         """A slot as bytes: state, conv window, rows of history and window, cursors. They do not depend on the device."""
         self._use_stream()
-        return self._export(*_handles("slot", slot))
+        return self._native.export(*_handles("slot", slot))
 
     def import_(self, data: Any, slot: Slot) -> None:
         """The opposite of ``export``, into an acquired slot of a pool of equal shape and dtypes.
@@ -183,7 +188,7 @@ class Pool(_ringfold.Pool):
         ``data``: bytes, or another packed buffer. Everything is checked before the first byte of the pool changes.
         """
         self._use_stream()
-        self._import(data, *_handles("slot", slot))
+        self._native.import_(data, *_handles("slot", slot))
 
     # -- views: [slots, ..] of a layer, [layers, slots, ..] without one
 
@@ -201,11 +206,11 @@ class Pool(_ringfold.Pool):
 
     def history(self, layer: Optional[int] = None) -> Optional[History]:
         """Cursors of the history; None with fold policy on_commit."""
-        config = self.config
-        if config.fold_policy == "on_commit":
+        policy = self._config.fold_policy
+        if policy == "on_commit":
             return None
-        return History(*(self._array(f"history.{field}", layer) for field in ("base", "live", "cuts")),
-                       policy=config.fold_policy, max_window=config.max_window)
+        return History(*(self._array(f"history.{field}", layer) for field in ("base", "live", "cuts")), policy=policy,
+                       max_window=self._config.max_window)
 
     def conv_state(self, layer: Optional[int] = None) -> Optional[Array]:
         """act_dtype [layers?, slots, C, W-1]; None without a short conv."""
@@ -223,6 +228,12 @@ class Pool(_ringfold.Pool):
         """int32 [slots]."""
         return self._array("generations", None)
 
+    def bind(self, layer: int) -> dict:
+        """What ``ringfold.verify`` and ``ringfold.decode`` take of a layer, as keyword arguments: state, ring, pending,
+        history and state_rounding. ``pool.verify`` is shorter and faster; operators that know no pools need this."""
+        return {"state": self.state(layer), "ring": self.ring(layer), "pending": self.pending(layer),
+                "history": self.history(layer), "state_rounding": self._config.state_rounding}
+
     # -- the compute calls, on this pool's memory
 
     def verify(self, layer: int, q: Array, k: Array, v: Array, a: Array, b: Array, slots: Slots, *, mixer: Mixer,
@@ -233,7 +244,7 @@ class Pool(_ringfold.Pool):
         arguments = window_arguments(q, k, v, a, b, self._ids(slots), cu_seqlens, max_window, mixer, out, row_status,
                                      numerics, impl, self._stream if stream is None else stream)
         arguments["snapshots"] = snapshots
-        _ringfold.verify(arguments, self, layer)
+        _ringfold.verify(arguments, self._native, layer)
         return arguments["out"]
 
     def decode(self, layer: int, q: Array, k: Array, v: Array, a: Array, b: Array, slots: Slots, *, mixer: Mixer,
@@ -243,7 +254,7 @@ class Pool(_ringfold.Pool):
         """``ringfold.decode`` on the layer's state, ring, cursors and history. Returns ``out``."""
         arguments = window_arguments(q, k, v, a, b, self._ids(slots), cu_seqlens, max_window, mixer, out, row_status,
                                      numerics, impl, self._stream if stream is None else stream)
-        _ringfold.decode(arguments, self, layer)
+        _ringfold.decode(arguments, self._native, layer)
         return arguments["out"]
 
     def conv_verify(self, layer: int, x: Array, weight: Array, slots: Slots, *, bias: Optional[Array] = None,
@@ -252,7 +263,7 @@ class Pool(_ringfold.Pool):
         """``ringfold.conv_verify`` on the layer's conv window and conv ring. Returns ``out``."""
         arguments = conv_arguments(x, weight, self._ids(slots), bias, silu, out, cu_seqlens, row_status, impl,
                                    self._stream if stream is None else stream)
-        _ringfold.conv_verify(arguments, self, layer)
+        _ringfold.conv_verify(arguments, self._native, layer)
         return arguments["out"]
 
     def conv_decode(self, layer: int, x: Array, weight: Array, slots: Slots, *, bias: Optional[Array] = None,
@@ -261,7 +272,7 @@ class Pool(_ringfold.Pool):
         """``ringfold.conv_decode`` on the layer's conv window. Returns ``out``."""
         arguments = conv_arguments(x, weight, self._ids(slots), bias, silu, out, cu_seqlens, row_status, impl,
                                    self._stream if stream is None else stream)
-        _ringfold.conv_decode(arguments, self, layer)
+        _ringfold.conv_decode(arguments, self._native, layer)
         return arguments["out"]
 
     def commit(self, num_accepted: Ints, slots: Slots, *, generations: Optional[Ints] = None,
@@ -286,7 +297,7 @@ class Pool(_ringfold.Pool):
                      "num_accepted": ints(num_accepted, like), "track_slots": ints(self._ids(track_slots), like),
                      "track_steps": ints(track_steps, like), "row_status": row_status, "impl": impl,
                      "stream": stream_handle(self._stream if stream is None else stream, like)}
-        _ringfold.commit(arguments, self)
+        _ringfold.commit(arguments, self._native)
 
     # -- within
 
@@ -298,12 +309,18 @@ class Pool(_ringfold.Pool):
         return [-1 if slot is None else slot.id for slot in slots]
 
     def _array(self, name: str, layer: Optional[int]) -> Optional[Array]:
-        if layer is None:
-            layer = -1
-        elif layer < 0:
-            raise InvalidArgumentError(f"layer: expected 0 .. {self.config.layers - 1}, found {layer}")
+        if name not in self._whole:
+            self._whole[name] = self._all_layers(name)
+        whole = self._whole[name]
+        if layer is None or whole is None:
+            return whole
+        if not 0 <= layer < self._config.layers:
+            raise InvalidArgumentError(f"layer: expected 0 .. {self._config.layers - 1}, found {layer}")
+        return self._native.view(name, layer, False, self._device_id) if self._views == "dlpack" else whole[layer]
+
+    def _all_layers(self, name: str) -> Optional[Array]:
         as_numpy = self._views == "numpy"
-        view = self._view(name, layer, as_numpy, self._device_id)
+        view = self._native.view(name, -1, as_numpy, self._device_id)
         if view is None or self._views == "dlpack":
             return view
         if not as_numpy:
@@ -315,11 +332,11 @@ class Pool(_ringfold.Pool):
 
     def _like(self) -> Array:
         """An array where the pool lies, for making others like it."""
-        return np.empty(0) if self._config()["device"] == "cpu" else self._array("pending", None)
+        return np.empty(0) if self._config.device == "cpu" else self._array("pending", None)
 
     def _use_stream(self) -> None:
-        if self._config()["device"] == "cuda":
-            self._set_stream(stream_handle(self._stream, self._like()))
+        if self._config.device == "cuda":
+            self._native.set_stream(stream_handle(self._stream, self._like()))
 
 
 def _are_handles(slots: Any) -> bool:

@@ -9,6 +9,7 @@ NB_MODULE(_ringfold, m) {
   namespace nb = nanobind;
   using ringfold::Code;
   using ringfold::RowStatus;
+  nb::set_leak_warnings(false);  // a library does not print
   m.doc() = "The C++ side of ringfold; use the package `ringfold`.";
 
   nb::enum_<Code>(m, "Code", nb::is_arithmetic(),

@@ -194,39 +194,39 @@ void bind_pool(nb::module_& m) {
       "config"_a);
   nb::class_<PoolObject>(m, "Pool", nb::is_weak_referenceable())
       .def(nb::init<const nb::dict&>(), "config"_a)
-      .def("_config", [](const PoolObject& self) { return config_as_dict(self.pool->config()); })
-      .def("_bytes", [](const PoolObject& self) { return bytes_as_dict(self.pool->bytes()); })
-      .def("_free_slots", [](const PoolObject& self) { return self.pool->free_slots(); })
-      .def("_set_stream",
+      .def("config", [](const PoolObject& self) { return config_as_dict(self.pool->config()); })
+      .def("bytes", [](const PoolObject& self) { return bytes_as_dict(self.pool->bytes()); })
+      .def("free_slots", [](const PoolObject& self) { return self.pool->free_slots(); })
+      .def("set_stream",
            [](PoolObject& self, int64_t stream) { self.pool->set_stream(reinterpret_cast<void*>(stream)); })
-      .def("_view", [](nb::handle self, const std::string& name, int64_t layer, bool bf16_as_bits,
-                       int device_id) { return view(self, name, layer, bf16_as_bits, device_id); })
-      .def("_acquire", &acquire, "count"_a)
-      .def("_release",
+      .def("view", [](nb::handle self, const std::string& name, int64_t layer, bool bf16_as_bits,
+                      int device_id) { return view(self, name, layer, bf16_as_bits, device_id); })
+      .def("acquire", &acquire, "count"_a)
+      .def("release",
            [](PoolObject& self, const std::vector<Handle>& handles) {
              const std::vector<Slot> slots = slots_of(handles);
              unlocked([&] { return self.pool->release(std::span<const Slot>(slots)); });
            })
-      .def("_reset",
+      .def("reset",
            [](PoolObject& self, const std::vector<Handle>& handles) {
              const std::vector<Slot> slots = slots_of(handles);
              unlocked([&] { return self.pool->reset(std::span<const Slot>(slots)); });
            })
-      .def("_settle",
+      .def("settle",
            [](PoolObject& self, const std::vector<Handle>& handles) {
              const std::vector<Slot> slots = slots_of(handles);
              unlocked([&] { return self.pool->settle(slots); });
            })
-      .def("_copy", &copy)
-      .def("_materialise",
+      .def("copy", &copy)
+      .def("materialise",
            [](PoolObject& self, Handle src, int32_t n, Handle dst) {
              unlocked([&] {
                return self.pool->materialise({.id = src.first, .generation = src.second}, n,
                                              {.id = dst.first, .generation = dst.second});
              });
            })
-      .def("_export", &export_slot)
-      .def("_import", &import_slot);
+      .def("export", &export_slot)
+      .def("import_", &import_slot);
 }
 
 }  // namespace ringfold::python

@@ -8,7 +8,7 @@
 
 namespace ringfold::python {
 
-/// What Python's `_ringfold.Pool` holds. Views that Python has of its memory keep that object alive.
+/// Python's `_ringfold.Pool`, within a `ringfold.Pool`. Views that Python has of the memory keep this object alive.
 struct PoolObject {
   explicit PoolObject(const nb::dict& config);
   std::unique_ptr<Pool> pool;

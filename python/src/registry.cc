@@ -84,7 +84,7 @@ nb::dict call_explain(nb::dict values) {
   }
   Explanation explanation;
   const Status status = explain(desc, in.text("impl"), &explanation);
-  if (!status.ok() && explanation.candidates.empty()) require(status);
+  if (status.code() != Code::unsupported) require(status);
   nb::list candidates;
   for (const Candidate& c : explanation.candidates) {
     candidates.append(nb::make_tuple(std::string(c.impl), c.serves, c.reason));
