@@ -77,7 +77,7 @@ def shape_of(name: str, array: Array) -> tuple[int, ...]:
 
 
 def empty(name: str, like: Array, shape: Sequence[int], argument: str = "out") -> Array:
-    """An uninitialised, packed array of this shape, with library, dtype and device of ``like``, the argument ``name``."""
+    """An uninitialised, packed array of this shape, otherwise as ``like``, which is the argument ``name``."""
     shape_of(name, like)
     library = library_of(like)
     if library == "torch":
@@ -109,8 +109,8 @@ def stream_handle(stream: Stream, array: Optional[Array]) -> int:
         if library == "torch" and array.is_cuda:
             cuda = sys.modules["torch"].cuda
             if array.device.index != cuda.current_device():
-                raise InvalidArgumentError(f"device: expected tensors of the current device, cuda:{cuda.current_device()}, "
-                                           f"found {array.device}")
+                raise InvalidArgumentError(f"device: expected tensors of the current one, "
+                                           f"cuda:{cuda.current_device()}, found {array.device}")
             return cuda.current_stream().cuda_stream
         if library == "cupy":
             return sys.modules["cupy"].cuda.get_current_stream().ptr

@@ -45,7 +45,7 @@ class Mixer:
 
 
 class Ring(NamedTuple):
-    """Raw inputs of the last window of every slot, from which ``fold`` replays. ``layers`` leads where the state has it."""
+    """Raw inputs of the last window of every slot, from which ``fold`` replays."""
 
     k: Array  #: dtype of q, k, v; [layers?, slots, rows, H, K]
     v: Array  #: dtype of q, k, v; [layers?, slots, rows, HV, V]
@@ -199,7 +199,7 @@ def conv_decode(x: Array, weight: Array, slot_ids: Ints, *, conv_state: Array, b
                 silu: bool = True, pending: Optional[Array] = None, out: Optional[Array] = None,
                 cu_seqlens: Optional[Ints] = None, row_status: Optional[Array] = None, impl: Optional[str] = None,
                 stream: Stream = None) -> Array:
-    """The convolution of tokens that are certain: ``conv_state`` moves on over all of them. Otherwise as ``conv_verify``."""
+    """The convolution of tokens that are certain: ``conv_state`` moves on over all of them. Else as ``conv_verify``."""
     arguments = conv_arguments(x, weight, slot_ids, bias, silu, out, cu_seqlens, row_status, impl, stream)
     arguments.update(conv_state=conv_state, pending=pending)
     _ringfold.conv_decode(arguments)

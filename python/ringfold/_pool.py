@@ -178,7 +178,7 @@ class Pool:
         self._native.settle(_handles("slots", slots))
 
     def export(self, slot: Slot) -> bytes:
-        """A slot as bytes: state, conv window, rows of history and window, cursors. They do not depend on the device."""
+        """A slot as bytes: state, conv window, rows of history and window, cursors. The device does not matter."""
         self._use_stream()
         return self._native.export(*_handles("slot", slot))
 

@@ -132,7 +132,8 @@ class Info:
         cuda = ", ".join(self.cuda_implementations)
         if not cuda:
             cuda = "no usable device" if self.cuda_built else "not in this build"
-        return "\n".join([f"ringfold {self.version}", f"implementations   {', '.join(self.implementations)} (best first)",
+        return "\n".join([f"ringfold {self.version}",
+                          f"implementations   {', '.join(self.implementations)} (best first)",
                           f"CUDA              {cuda}", f"threads           {self.threads}"])
 
 

@@ -1,5 +1,5 @@
-"""Operators for torch.compile: verify, decode, fold and commit as ``torch.ops.ringfold.*``, with their mutations declared
-and with fake implementations. Also usable as they are, eagerly or in a CUDA graph.
+"""Operators for torch.compile: verify, decode, fold and commit as ``torch.ops.ringfold.*``, with their mutations
+declared and with fake implementations. Also usable as they are, eagerly or in a CUDA graph.
 
 They compute what the functions of the same name in ``ringfold`` compute, in the current stream, and have no gradient.
 Outside of torch.compile ``ringfold.verify``, ``pool.verify`` and ``pool.commit`` take tensors too, and are shorter::

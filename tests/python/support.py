@@ -89,7 +89,8 @@ def strided(window):
 def make_ring(shape, slots, rows):
     s = shape
     inner = (s.K,) if s.kind == "kda" else ()
-    return ringfold.Ring(np.zeros((slots, rows, s.H, s.K), DTYPES[s.act]), np.zeros((slots, rows, s.HV, s.V), DTYPES[s.act]),
+    return ringfold.Ring(np.zeros((slots, rows, s.H, s.K), DTYPES[s.act]),
+                         np.zeros((slots, rows, s.HV, s.V), DTYPES[s.act]),
                          np.zeros((slots, rows, s.HV, *inner), np.float32), np.zeros((slots, rows, s.HV), np.float32))
 
 

@@ -53,7 +53,7 @@ BAD = {
     "impl": [3],
     "stream": ["now", object()],
 }
-# K is taken from q, B from slot_ids, the rank from cu_seqlens: an array that contradicts it may be the one that is named.
+# K is taken from q, B from slot_ids, the rank from cu_seqlens: an array that contradicts it may be the one named.
 BLAMED = {"q": "k", "slot_ids": "v", "cu_seqlens": "v"}
 BAD_MIXERS = {
     "A_log": [np.zeros(3, np.float32), np.zeros(4, np.float16), None],
@@ -132,9 +132,9 @@ def test_fold_arguments():
 def test_conv_and_norm_arguments():
     x, weight, state = np.zeros((1, 2, 4), np.float32), np.zeros((4, 4), np.float32), np.zeros((2, 4, 3), np.float32)
     ringfold.conv_verify(x, weight, [0], conv_state=state)
-    for name, value in {"x": x[0], "weight": weight[:, :1], "bias": np.zeros(3, np.float32), "conv_state": state[..., :2],
-                        "conv_ring": np.zeros((2, 1, 4), np.float32), "out": read_only(x), "slot_ids": [0, 1],
-                        "silu": "no", "impl": 1}.items():
+    for name, value in {"x": x[0], "weight": weight[:, :1], "bias": np.zeros(3, np.float32),
+                        "conv_state": state[..., :2], "conv_ring": np.zeros((2, 1, 4), np.float32), "out": read_only(x),
+                        "slot_ids": [0, 1], "silu": "no", "impl": 1}.items():
         call = {"x": x, "weight": weight, "slot_ids": [0], "conv_state": state, name: value}
         with pytest.raises(ringfold.InvalidArgumentError):
             ringfold.conv_verify(**call)

@@ -123,7 +123,8 @@ def test_mixer_parameters_reach_the_library():
     for changes in ({"softplus_beta": 2.0}, {"softplus_threshold": -1.0}, {"lower_bound": -3.0}, {"scale": 0.5},
                     {"qk_l2norm": False}, {"dt_bias": None}, {"A_log": window.mixer.A_log + 1}):
         assert not same(out(**changes), plain), changes
-    assert same(out(softplus_beta=1.0, softplus_threshold=20.0, scale=float(np.float32(32 ** -0.5)), qk_l2norm=True), plain)
+    defaults = {"softplus_beta": 1.0, "softplus_threshold": 20.0, "scale": 32 ** -0.5, "qk_l2norm": True}
+    assert same(out(**defaults), plain)
     assert same(out(dt_bias=None), out(dt_bias=np.zeros_like(base["dt_bias"])))
 
 
@@ -138,8 +139,8 @@ def test_layers_and_tracking_of_fold():
     ring = ringfold.Ring(*(np.stack(parts) for parts in zip(*rings)))
     folded = state.copy()
     status = np.full(3, 77, np.int32)
-    ringfold.fold(ids, [4, 2, 0], state=folded, ring=ring, layers=[2, 0], track_slots=[3, 4, -1], track_steps=[1, 0, -1],
-                  row_status=status)
+    ringfold.fold(ids, [4, 2, 0], state=folded, ring=ring, layers=[2, 0], track_slots=[3, 4, -1],
+                  track_steps=[1, 0, -1], row_status=status)
     assert status.tolist() == [0, 0, 0]
     assert same(folded[1], state[1])
     for layer in (0, 2):
@@ -156,8 +157,8 @@ def test_conv(act):
     state = noise(random, act, slots, C, W - 1)
     ring, pending = np.zeros((slots, T, C), DTYPES[act]), np.full(slots, ringfold.NO_WINDOW, np.int32)
     ids, before = np.array([2, 0], np.int32), state.copy()
-    outs = [ringfold.conv_verify(x, weight, ids, conv_state=state, conv_ring=ring, bias=bias, pending=pending, impl=impl)
-            for impl in (None, "reference")]
+    outs = [ringfold.conv_verify(x, weight, ids, conv_state=state, conv_ring=ring, bias=bias, pending=pending,
+                                 impl=impl) for impl in (None, "reference")]
     assert same(state, before) and same(outs[0], outs[1]) and outs[0].dtype == DTYPES[act]
     assert pending.tolist() == [T, ringfold.NO_WINDOW, T]
     assert same(ring[ids], x)
@@ -205,7 +206,8 @@ def test_histories_of_free_functions():
     for step in range(4):
         inputs = make_window(shape, seed=step).arrays
         left = pools[0].verify(0, **inputs, slots=slots[0], mixer=window.mixer)
-        right = ringfold.verify(**inputs, slot_ids=[slot.id for slot in slots[1]], mixer=window.mixer, **pools[1].bind(0))
+        right = ringfold.verify(**inputs, slot_ids=[slot.id for slot in slots[1]], mixer=window.mixer,
+                                **pools[1].bind(0))
         assert same(left, right)
         for pool, handles in zip(pools, slots):
             pool.commit([1, 3, 4], handles)

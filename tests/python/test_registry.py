@@ -40,13 +40,12 @@ def test_explain_is_what_the_program_says():
                    for part in ({"fold_policy": "--policy", "state_dtype": "--state"}[name], value)]
         told = program("explain", "--op", op, "--shape", "16,32,128,128", *options)
         assert told["desc"] == answer.request
-        plan = {name: getattr(answer.plan, name) for name in told["plan"]}
-        names = {c["impl"]: c["reason"] for c in told["candidates"]}
-        if set(names) == {c.impl for c in answer.candidates}:  # the program may have CUDA's where this build has not
-            assert {c.impl: c.reason for c in answer.candidates} == names
-        # The builds may have been made for different instruction sets.
-        if plan["impl"] == told["plan"]["impl"]:
-            assert plan == told["plan"]
+        # The program may have CUDA's candidates besides, and may have been built for other instruction sets.
+        if set(ringfold.implementations()) <= set(program("info")["implementations"]):
+            reasons = {c["impl"]: c["reason"] for c in told["candidates"]}
+            assert {c.impl: reasons[c.impl] for c in answer.candidates if c.serves} == \
+                {c.impl: c.reason for c in answer.candidates if c.serves}
+            assert {name: getattr(answer.plan, name) for name in told["plan"]} == told["plan"]
         assert told["traffic_per_step"]["lazy"] == answer.footprint.step_lazy
 
 
@@ -79,7 +78,8 @@ def test_check():
     assert report and report.ok and report.passed > 0 and report.failed == 0
     assert [(cell.impl, cell.line) for cell in report.cells] == [("reference", "C1"), ("reference", "C4")]
     assert all(cell.checks > 0 for cell in report.cells)
-    assert "C4" in str(report) and str(report).endswith(f"ok: {report.passed} configurations passed, 0 failed, 0 skipped")
+    assert "C4" in str(report)
+    assert str(report).endswith(f"ok: {report.passed} configurations passed, 0 failed, 0 skipped")
     told = program("check", "--quick", "--impl", "reference", "--lines", "C1,C4")
     assert told["passed"] == report.passed
     skipped = ringfold.check(impl="reference", lines=["C9"])

@@ -77,7 +77,8 @@ def test_tensors_have_the_bits_of_numpy(device, gate, act, state):
         out = case.pool.verify(1, **case.arrays, slots=case.slots, mixer=case.mixer)
         case.pool.verify(0, **case.arrays, slots=case.ids, mixer=case.mixer)
         assert isinstance(out, torch.Tensor) and out.dtype == DTYPES[act] and out.device.type == device
-        expected = [other.verify(layer, **case.window.arrays, slots=theirs, mixer=case.window.mixer) for layer in (1, 0)]
+        expected = [other.verify(layer, **case.window.arrays, slots=theirs, mixer=case.window.mixer)
+                    for layer in (1, 0)]
         assert bits(out) == expected[0].tobytes()
         case.pool.commit(case.accept, case.ids)
         other.commit([2, 0, 4], theirs)
