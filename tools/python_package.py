@@ -57,9 +57,10 @@ def install(folder):
     # What the build and the tests need: if even that is not to be had, nothing is wrong with the package.
     if subprocess.run([*pip, "scikit-build-core", "nanobind", "numpy", "ml_dtypes", "pytest"]).returncode != 0:
         stop("the package index cannot be reached", 1 if os.environ.get("CI") else SKIP)
-    options = ["-C", f"build-dir={os.path.join(folder, 'wheel')}", "-C", "cmake.define.RINGFOLD_CUDA=off"]
+    settings = [f"build-dir={os.path.join(folder, 'wheel')}", "cmake.define.RINGFOLD_CUDA=off"]
     if not shutil.which("ccache"):
-        options += ["-C", "cmake.define.RINGFOLD_FEW_TARGETS=ON"]
+        settings.append("cmake.define.RINGFOLD_FEW_TARGETS=ON")
+    options = [f"--config-settings={setting}" for setting in settings]  # -C only since pip 23.1
     if subprocess.run([*pip, "--force-reinstall", "--no-deps", *options, ROOT]).returncode != 0:
         stop("pip install failed")
     with open(stamp, "w", encoding="utf-8") as file:

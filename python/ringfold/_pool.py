@@ -93,7 +93,8 @@ class Pool:
             alive, also beyond the pool.
 
     The pool is not thread-safe, and calls release the GIL: calls on one pool have to be ordered by the caller. On CUDA
-    calls run in the current stream of torch, unless ``set_stream`` names another.
+    calls run in the current stream of torch, or of the library that their arrays are from, unless ``set_stream`` names
+    another.
     """
 
     def __init__(self, *, slots: int, H: int, HV: int, K: int, V: int, ring_rows: int, layers: int = 1,
@@ -209,8 +210,8 @@ class Pool:
         policy = self._config.fold_policy
         if policy == "on_commit":
             return None
-        return History(*(self._array(f"history.{field}", layer) for field in ("base", "live", "cuts")), policy=policy,
-                       max_window=self._config.max_window)
+        base, live, cuts = (self._array(f"history.{field}", layer) for field in ("base", "live", "cuts"))
+        return History(base, live, cuts, policy, self._config.max_window)
 
     def conv_state(self, layer: Optional[int] = None) -> Optional[Array]:
         """act_dtype [layers?, slots, C, W-1]; None without a short conv."""
@@ -290,7 +291,9 @@ class Pool:
                 the first token), below num_accepted.
             row_status: int32 [B], written: ``RowStatus``. Without it a refused row fails the call on the CPU.
         """
-        like = self._like()
+        # Lists become arrays like the arrays among the arguments, and the call runs in their stream.
+        given = [values for values in (num_accepted, slots) if hasattr(values, "__dlpack__")]
+        like = given[0] if given else self._like()
         if generations is None and _are_handles(slots):
             generations = [0 if slot is None else slot.generation for slot in slots]
         arguments = {"slot_ids": ints(self._ids(slots), like), "generations": ints(generations, like),

@@ -22,9 +22,10 @@ from ._errors import InvalidArgumentError
 from ._ops import History, Mixer, Ring
 from ._pool import Pool
 
-# Pools by number: an operator's arguments are tensors and plain values.
+# Pools by number, since an operator's arguments are tensors and plain values.
 _pools: "weakref.WeakValueDictionary[int, Pool]" = weakref.WeakValueDictionary()
-_numbers = itertools.count(1)
+_numbers: "weakref.WeakKeyDictionary[Pool, int]" = weakref.WeakKeyDictionary()
+_next_number = itertools.count(1)
 
 
 class PoolTensors(NamedTuple):
@@ -44,10 +45,10 @@ def bind(pool: Pool, layer: Optional[int] = None) -> Union[dict, PoolTensors]:
         raise InvalidArgumentError(f"pool: expected one made with views='torch', found views={pool._views!r}")
     if layer is not None:
         return pool.bind(layer)
-    number = pool.__dict__.setdefault("_number", None) or next(_numbers)
-    pool._number = number
-    _pools[number] = pool
-    return PoolTensors(number, *_buffers(pool))
+    if pool not in _numbers:
+        _numbers[pool] = next(_next_number)
+        _pools[_numbers[pool]] = pool
+    return PoolTensors(_numbers[pool], *_buffers(pool))
 
 
 def _buffers(pool: Pool) -> tuple[list[Tensor], list[Tensor]]:

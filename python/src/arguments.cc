@@ -27,7 +27,7 @@ std::optional<DType> dtype_of(nb::dlpack::dtype dtype) {
 std::string name_of(nb::dlpack::dtype dtype) {
   static constexpr const char* kNames[] = {"int", "uint", "float", "opaque", "bfloat", "complex", "bool"};
   const char* name = dtype.code < std::size(kNames) ? kNames[dtype.code] : "other";
-  return fmt::format("{}{}", name, dtype.bits);
+  return fmt::format("{}{}{}", name, dtype.bits, dtype.lanes == 1 ? "" : fmt::format("x{}", dtype.lanes));
 }
 
 /// A DLPack tensor (or buffer) of the object without a copy, or nothing.

@@ -1,5 +1,6 @@
 """Arrays are used where they are, stay alive while they are used, and are let go afterwards."""
 
+import ctypes
 import gc
 import sys
 import threading
@@ -53,6 +54,56 @@ def test_anything_with_dlpack():
     assert _ringfold.describe(wrapped) == _ringfold.describe(array)
     with pytest.raises(ringfold.InvalidArgumentError, match="may be written"):
         _ringfold.describe(wrapped, True)
+
+
+class Tensor(ctypes.Structure):
+    """DLManagedTensor of dlpack.h, its DLTensor and deleter spelt out."""
+
+    _fields_ = [("data", ctypes.c_void_p), ("device_type", ctypes.c_int32), ("device_id", ctypes.c_int32),
+                ("ndim", ctypes.c_int32), ("code", ctypes.c_uint8), ("bits", ctypes.c_uint8), ("lanes", ctypes.c_uint16),
+                ("shape", ctypes.POINTER(ctypes.c_int64)), ("strides", ctypes.POINTER(ctypes.c_int64)),
+                ("byte_offset", ctypes.c_uint64), ("context", ctypes.c_void_p), ("deleter", ctypes.c_void_p)]
+
+
+class HandMade:
+    """A DLPack tensor with fields that NumPy never sets."""
+
+    def __init__(self, **fields):
+        self.shape_field = (ctypes.c_int64 * 2)(3, 4)
+        self.tensor = Tensor(**{"data": 4096, "device_type": 1, "ndim": 2, "code": 2, "bits": 32, "lanes": 1,
+                                "shape": self.shape_field, **fields})
+
+    def __dlpack__(self, **_):
+        new = ctypes.pythonapi.PyCapsule_New
+        new.restype, new.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
+        return new(ctypes.addressof(self.tensor), b"dltensor", None)
+
+    def __dlpack_device__(self):
+        return self.tensor.device_type, 0
+
+
+def test_fields_of_dlpack():
+    assert _ringfold.describe(HandMade()) == (4096, "f32", "cpu", (3, 4), (4, 1))  # no strides: packed
+    assert _ringfold.describe(HandMade(byte_offset=8))[0] == 4104
+    for device, name in ((2, "cuda"), (3, "cpu"), (13, "cuda")):
+        assert _ringfold.describe(HandMade(device_type=device), True)[2] == name
+    with pytest.raises(ringfold.InvalidArgumentError, match="^array: expected memory of the CPU or of CUDA, found .* 8"):
+        _ringfold.describe(HandMade(device_type=8))
+    for fields, found in (({"lanes": 2}, "float32x2"), ({"code": 4, "bits": 32}, "bfloat32"), ({"code": 5}, "complex32")):
+        with pytest.raises(ringfold.InvalidArgumentError, match=f"found {found}"):
+            _ringfold.describe(HandMade(**fields))
+
+
+def test_a_call_on_mixed_devices_is_refused():
+    window = make_window(Shape())
+    call = {**window.arrays, "slot_ids": [0, 1, 2], "mixer": window.mixer, "state": make_state(Shape(), 4)}
+    elsewhere = HandMade(device_type=2)
+    elsewhere.shape_field[:] = [3, 4]
+    bias = (ctypes.c_int64 * 1)(4)
+    elsewhere.tensor.ndim, elsewhere.tensor.shape = 1, bias
+    mixer = ringfold.Mixer(**{**vars(window.mixer), "dt_bias": elsewhere})
+    with pytest.raises(ringfold.InvalidArgumentError, match="^mixer.dt_bias: expected memory of device cpu, as state is"):
+        ringfold.verify(**{**call, "mixer": mixer})
 
 
 def test_a_buffer_is_an_array_too():
