@@ -40,6 +40,13 @@ def fingerprint():
     return digest.hexdigest()
 
 
+def version_of(python):
+    try:
+        return subprocess.run([python, "-c", "import sys; print(sys.version)"], capture_output=True, text=True).stdout
+    except OSError:
+        return ""
+
+
 def install(folder):
     """The environment's python, with the package of these sources in it."""
     venv, stamp = os.path.join(folder, "venv"), os.path.join(folder, "installed")
@@ -51,7 +58,8 @@ def install(folder):
                 return python
     if os.path.exists(stamp):
         os.remove(stamp)
-    if subprocess.run([sys.executable, "-m", "venv", venv]).returncode != 0:
+    own = [] if sys.version in version_of(python) else ["--clear"]  # of another interpreter: begin anew
+    if subprocess.run([sys.executable, "-m", "venv", *own, venv]).returncode != 0:
         stop("no virtual environment could be made (Debian: python3-venv)")
     pip = [python, "-m", "pip", "--disable-pip-version-check", "install", "--quiet"]
     # What the build and the tests need: if even that is not to be had, nothing is wrong with the package.
