@@ -201,6 +201,8 @@ def check(*, impl: Union[str, Sequence[str], None] = None, lines: Union[str, Seq
           quick: bool = True, threads: int = 0) -> Report:
     """The conformance kit: every line of the contract (docs/contract.md) on every implementation of this machine.
 
+    It runs to its end: an interrupt is seen when it is done.
+
     Args:
         impl: one name or several. None: all, those of CUDA included.
         lines: "C4", "C4,C8" or a list. None: all.

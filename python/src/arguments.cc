@@ -54,19 +54,21 @@ nb::object Arguments::get(const char* name) const {
 nb::object Arguments::get(const char* group, const char* name) const {
   const nb::object owner = get(group);
   if (owner.is_none()) return nb::none();
-  if (!nb::hasattr(owner, name)) refuse(group, fmt::format("an object with the attribute {}", name), type_of(owner));
-  return owner.attr(name);
+  const nb::object found = nb::steal(PyObject_GetAttrString(owner.ptr(), name));
+  if (!found.is_valid()) {
+    PyErr_Clear();
+    refuse(group, fmt::format("an object with the attribute {}", name), type_of(owner));
+  }
+  return found;
 }
 
-std::string Arguments::joined(const char* group, const char* name) { return fmt::format("{}.{}", group, name); }
-
-TensorView Arguments::array(const char* name, Access access) { return view(name, get(name), access); }
+TensorView Arguments::array(const char* name, Access access) { return view({.field = name}, get(name), access); }
 
 TensorView Arguments::array(const char* group, const char* name, Access access) {
-  return view(joined(group, name), get(group, name), access);
+  return view({group, name}, get(group, name), access);
 }
 
-TensorView Arguments::view(const std::string& name, const nb::object& given, Access access) {
+TensorView Arguments::view(const Name& name, const nb::object& given, Access access) {
   if (given.is_none()) return {};
   nb::object value = given;
   std::optional<nb::ndarray<nb::ro>> array = imported(value, access);
@@ -82,21 +84,21 @@ TensorView Arguments::view(const std::string& name, const nb::object& given, Acc
   }
   if (!array) {
     if (access == Access::write && imported(value, Access::read)) {
-      refuse(name, "an array that may be written", "a read-only one");
+      refuse(name.text(), "an array that may be written", "a read-only one");
     }
-    refuse(name, "an array (DLPack or the buffer protocol)", type_of(given));
+    refuse(name.text(), "an array (DLPack or the buffer protocol)", type_of(given));
   }
   const std::optional<DType> dtype = is_bf16 ? DType::bf16 : dtype_of(array->dtype());
-  if (!dtype) refuse(name, "dtype float32, bfloat16, float16 or int32", name_of(array->dtype()));
+  if (!dtype) refuse(name.text(), "dtype float32, bfloat16, float16 or int32", name_of(array->dtype()));
   TensorView view;
   if (array->ndim() < 1 || array->ndim() > TensorView::kMaxRank) {
-    refuse(name, fmt::format("1 to {} dimensions", TensorView::kMaxRank), fmt::format("{}", array->ndim()));
+    refuse(name.text(), fmt::format("1 to {} dimensions", TensorView::kMaxRank), fmt::format("{}", array->ndim()));
   }
   const int device = array->device_type();
   if (device == kDLCuda || device == kDLCudaManaged) {
     view.device = Device::cuda;
   } else if (device != kDLCpu && device != kDLCudaHost) {
-    refuse(name, "memory of the CPU or of CUDA", fmt::format("DLPack device type {}", device));
+    refuse(name.text(), "memory of the CPU or of CUDA", fmt::format("DLPack device type {}", device));
   }
   view.data = static_cast<std::byte*>(array->data_handle()) + array->byte_offset();
   view.dtype = *dtype;
@@ -112,9 +114,9 @@ TensorView Arguments::view(const std::string& name, const nb::object& given, Acc
 namespace {
 
 template <class T>
-void number_of(const std::string& name, const nb::object& value, const char* expected, T* out) {
+void number_of(const Name& name, const nb::object& value, const char* expected, T* out) {
   if (value.is_none()) return;
-  if (!nb::try_cast(value, *out)) refuse(name, expected, nb::cast<std::string>(nb::repr(value)));
+  if (!nb::try_cast(value, *out)) refuse(name.text(), expected, nb::cast<std::string>(nb::repr(value)));
 }
 
 constexpr const char* kInteger = "an integer";
@@ -123,22 +125,24 @@ constexpr const char* kFlag = "True or False";
 
 }  // namespace
 
-void Arguments::integer(const char* name, int64_t* value) const { number_of(name, get(name), kInteger, value); }
+void Arguments::integer(const char* name, int64_t* value) const {
+  number_of({.field = name}, get(name), kInteger, value);
+}
 
 void Arguments::integer(const char* group, const char* name, int64_t* value) const {
-  number_of(joined(group, name), get(group, name), kInteger, value);
+  number_of({group, name}, get(group, name), kInteger, value);
 }
 
-void Arguments::number(const char* name, float* value) const { number_of(name, get(name), kNumber, value); }
+void Arguments::number(const char* name, float* value) const { number_of({.field = name}, get(name), kNumber, value); }
 
 void Arguments::number(const char* group, const char* name, float* value) const {
-  number_of(joined(group, name), get(group, name), kNumber, value);
+  number_of({group, name}, get(group, name), kNumber, value);
 }
 
-void Arguments::flag(const char* name, bool* value) const { number_of(name, get(name), kFlag, value); }
+void Arguments::flag(const char* name, bool* value) const { number_of({.field = name}, get(name), kFlag, value); }
 
 void Arguments::flag(const char* group, const char* name, bool* value) const {
-  number_of(joined(group, name), get(group, name), kFlag, value);
+  number_of({group, name}, get(group, name), kFlag, value);
 }
 
 std::vector<int32_t> Arguments::integers(const char* name) const {
@@ -154,15 +158,15 @@ std::vector<int32_t> Arguments::integers(const char* name) const {
   return result;
 }
 
-std::string Arguments::text_of(const std::string& name, const nb::object& value) {
-  if (!nb::isinstance<nb::str>(value)) refuse(name, "a name", type_of(value));
+std::string Arguments::text_of(const Name& name, const nb::object& value) {
+  if (!nb::isinstance<nb::str>(value)) refuse(name.text(), "a name", type_of(value));
   return nb::cast<std::string>(value);
 }
 
 std::string_view Arguments::text(const char* name) {
   const nb::object value = get(name);
   if (value.is_none()) return {};
-  return texts_.emplace_back(text_of(name, value));
+  return texts_.emplace_back(text_of({.field = name}, value));
 }
 
 }  // namespace ringfold::python

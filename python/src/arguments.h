@@ -19,6 +19,13 @@ namespace nb = nanobind;
 
 enum class Access { read, write };
 
+/// Of an argument, or of an attribute of one. It becomes text only where somebody complains.
+struct Name {
+  const char* group = nullptr;  ///< null: the argument `field` itself
+  const char* field = nullptr;
+  std::string text() const { return group == nullptr ? std::string(field) : std::string(group) + "." + field; }
+};
+
 /// Holds on to every array that it was asked for, so that the memory behind the views stays until the call is over.
 /// Absent keys and None leave the library's default. Every complaint names the argument. Needs the GIL.
 class Arguments {
@@ -46,26 +53,25 @@ class Arguments {
   /// A name of the enumeration. `expected` says which there are.
   template <class Enum>
   void name(const char* key, const char* expected, Enum* value) const {
-    choose(key, get(key), expected, value);
+    choose({.field = key}, get(key), expected, value);
   }
   template <class Enum>
   void name(const char* group, const char* key, const char* expected, Enum* value) const {
-    choose(joined(group, key), get(group, key), expected, value);
+    choose({group, key}, get(group, key), expected, value);
   }
 
  private:
   nb::object get(const char* name) const;
   nb::object get(const char* group, const char* name) const;
-  static std::string joined(const char* group, const char* name);
-  static std::string text_of(const std::string& name, const nb::object& value);
-  TensorView view(const std::string& name, const nb::object& value, Access access);
+  static std::string text_of(const Name& name, const nb::object& value);
+  TensorView view(const Name& name, const nb::object& value, Access access);
 
   template <class Enum>
-  static void choose(const std::string& name, const nb::object& value, const char* expected, Enum* out) {
+  static void choose(const Name& name, const nb::object& value, const char* expected, Enum* out) {
     if (value.is_none()) return;
     const std::string text = text_of(name, value);
     const std::optional<Enum> parsed = parse<Enum>(text);
-    if (!parsed) refuse(name, expected, "'" + text + "'");
+    if (!parsed) refuse(name.text(), expected, "'" + text + "'");
     *out = *parsed;
   }
 
