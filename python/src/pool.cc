@@ -136,7 +136,11 @@ void unlocked(Call call) {
 
 std::vector<Handle> acquire(PoolObject& self, int64_t count) {
   if (count < 0) refuse("count", "0 or more", std::to_string(count));
-  std::vector<Slot> slots(static_cast<size_t>(std::min(count, self.pool->config().slots + 1)));
+  if (count > self.pool->config().slots) {  // before memory for as many handles is asked for
+    raise(Code::out_of_memory, fmt::format("slots: expected {} free slots, found {} of {}", count,
+                                           self.pool->free_slots(), self.pool->config().slots));
+  }
+  std::vector<Slot> slots(static_cast<size_t>(count));
   unlocked([&] { return self.pool->acquire(std::span<Slot>(slots)); });
   std::vector<Handle> handles;
   for (const Slot& slot : slots) handles.emplace_back(slot.id, slot.generation);

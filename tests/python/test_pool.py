@@ -85,8 +85,11 @@ def test_lives_of_slots():
     assert isinstance(first, ringfold.Slot) and pool.free_slots == 2
     others = pool.acquire(2)
     assert len({first.id, *(slot.id for slot in others)}) == 3 and pool.acquire(0) == []
-    with pytest.raises(ringfold.OutOfMemoryError):
-        pool.acquire()
+    for count in (None, 1, 10 ** 12):
+        with pytest.raises(ringfold.OutOfMemoryError, match=f"^slots: expected {count or 1} free slots, found 0 of 3"):
+            pool.acquire(count)
+    with pytest.raises(ringfold.InvalidArgumentError, match="^count: expected 0 or more, found -1"):
+        pool.acquire(-1)
     pool.verify(0, **window.arrays, slots=[first], mixer=window.mixer)
     pool.commit([4], [first])
     assert pool.state(0)[first.id].any()
