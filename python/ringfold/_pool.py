@@ -294,9 +294,10 @@ class Pool:
         # Lists become arrays like the arrays among the arguments, and the call runs in their stream.
         given = [values for values in (num_accepted, slots) if hasattr(values, "__dlpack__")]
         like = given[0] if given else self._like()
+        ids = self._ids(slots)
         if generations is None and _are_handles(slots):
             generations = [0 if slot is None else slot.generation for slot in slots]
-        arguments = {"slot_ids": ints(self._ids(slots), like), "generations": ints(generations, like),
+        arguments = {"slot_ids": ints(ids, like), "generations": ints(generations, like),
                      "num_accepted": ints(num_accepted, like), "track_slots": ints(self._ids(track_slots), like),
                      "track_steps": ints(track_steps, like), "row_status": row_status, "impl": impl,
                      "stream": stream_handle(self._stream if stream is None else stream, like)}
@@ -309,6 +310,8 @@ class Pool:
             raise InvalidArgumentError("slots: expected one Slot for each row, in a list, found a Slot")
         if not _are_handles(slots):
             return slots
+        if not all(slot is None or isinstance(slot, Slot) for slot in slots):
+            raise InvalidArgumentError(f"slots: expected Slots and None, or int32 ids, found both in {slots!r}")
         return [-1 if slot is None else slot.id for slot in slots]
 
     def _array(self, name: str, layer: Optional[int]) -> Optional[Array]:

@@ -137,6 +137,10 @@ def test_null_rows_and_row_arguments():
                 pool.verify(0, **window.arrays, slots=ids.tolist(), mixer=window.mixer))
     with pytest.raises(ringfold.InvalidArgumentError, match="^slots: expected one Slot for each row"):
         pool.verify(0, **window.arrays, slots=a, mixer=window.mixer)
+    for call in (lambda mixed: pool.verify(0, **window.arrays, slots=mixed, mixer=window.mixer),
+                 lambda mixed: pool.commit([1, 1, 1], mixed)):
+        with pytest.raises(ringfold.InvalidArgumentError, match="^slots: expected Slots and None, or int32 ids"):
+            call([a, 1, b])
     for layer in (-1, 1):
         with pytest.raises(ringfold.InvalidArgumentError, match=r"^layer: expected 0 .. 0, found"):
             pool.verify(layer, **window.arrays, slots=[a, None, b], mixer=window.mixer)
