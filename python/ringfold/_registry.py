@@ -63,7 +63,7 @@ class Explanation:
         for i, candidate in enumerate(self.candidates):
             lines.append(f"{'candidates' if i == 0 else '':<12}{candidate.impl:<{width}} "
                          f"{'yes' if candidate.serves else 'no':<4}{candidate.reason}")
-        lines.append(f"plan        {self.plan_text or 'none: ' + self.error}")
+        lines.append(f"plan        {self.plan_text or 'none: nothing serves this request'}")
         f = self.footprint
         lines.append(f"held        state {f.state_bytes} B, ring {f.ring_bytes} B (a state per draft: "
                      f"{f.snapshot_bytes} B)")
