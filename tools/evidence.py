@@ -15,7 +15,7 @@ import sys
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 FILE = "tests/gpu/evidence.json"
-FOLDERS = ("bench", "cli", "include", "src", "tests")
+FOLDERS = ("bench", "cli", "include", "python", "src", "tests")
 TEXTS = ("device", "driver", "toolkit", "date", "commit", "tree_hash")
 SANITIZERS = ("memcheck", "racecheck", "initcheck", "synccheck")
 # What a whole run leaves. A file without some of them says nothing about them, good or bad.

@@ -6,6 +6,7 @@
     tools/gpu.py sanitize [TOOL...]       the contract's small grid under compute-sanitizer
     tools/gpu.py bench [FILTER...]        benchmark rows beside their twins
     tools/gpu.py all                      all of it, in this order
+    tools/gpu.py python [FILE...]         builds the Python package too, and runs tests/python, all or some files
 
 Every suite and every group of rows is merged into the evidence as soon as it is done. Evidence of other files, or of
 another GPU, is not kept. Exits 1 if something failed.
@@ -13,6 +14,7 @@ another GPU, is not kept. Exits 1 if something failed.
 
 import argparse
 import datetime
+import importlib.util
 import json
 import os
 import re
@@ -21,6 +23,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import xml.etree.ElementTree
 
 import evidence as ev
 
@@ -38,6 +41,7 @@ SANITIZERS = ev.SANITIZERS
 # Each group is a process of its own, so that rows already timed are kept if a later group is stopped.
 BENCH_GROUPS = ("decode", "fold", "verify_fast_gdn", "verify_fast_kda", "verify_exact_gdn", "verify_exact_kda", "step_")
 TIMEOUT = 570  # seconds for one suite
+PYTHON_NEEDS = ("nanobind", "torch", "numpy", "ml_dtypes", "pytest")
 
 
 class Failure(Exception):
@@ -339,13 +343,63 @@ def stage_bench(evidence, names):
     return good
 
 
+def pytest_result(report, code):
+    """The suite of one pytest run: its JUnit report (None if it wrote none) and what went wrong."""
+    result, failures = {"passed": 0, "failed": 0, "skipped": []}, []
+    for case in [] if report is None else report.iter("testcase"):
+        name = f"{case.get('classname')}.{case.get('name')}"
+        bad = [part for part in case if part.tag in ("failure", "error")]
+        skipped = case.find("skipped")
+        if bad:
+            failures.append(f"{name}: {' '.join(bad[0].get('message', '').split())[:400]}")
+        elif skipped is not None:
+            result["skipped"].append(f"{name}: {skipped.get('message') or 'no reason given'}")
+        else:
+            result["passed"] += 1
+    if not failures and (code != 0 or report is None):
+        failures.append(f"ended with {code}")
+    result["failed"] = len(failures)
+    if failures:
+        result["failures"] = failures
+    return result
+
+
+def stage_python(evidence, names):
+    """Nothing is downloaded: what the build and the tests import has to be there."""
+    missing = [name for name in PYTHON_NEEDS if importlib.util.find_spec(name) is None]
+    if missing:
+        raise Failure(f"expected the Python packages {' '.join(PYTHON_NEEDS)}, found no {' '.join(missing)}")
+    for command in (["cmake", "-S", ".", "-B", BUILD, "-Wno-dev", "-DRINGFOLD_PYTHON=on",
+                     f"-DPython_EXECUTABLE={sys.executable}"],
+                    ["cmake", "--build", BUILD, "--target", "_ringfold"]):
+        if subprocess.run(command, cwd=ev.ROOT).returncode != 0:
+            raise Failure("the build failed")
+    with tempfile.TemporaryDirectory() as folder:
+        report_path = os.path.join(folder, "report.xml")
+        tests = os.path.join("tests", "python")
+        files = [os.path.join(tests, f"test_{name}.py") for name in names] or [tests]
+        text, code = run_program(
+            [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--junitxml={report_path}", *files],
+            {"PYTHONPATH": os.path.join(BUILD, "python"), "RINGFOLD_CLI": os.path.join(BIN, "ringfold")})
+        try:
+            report = xml.etree.ElementTree.parse(report_path)
+        except (OSError, xml.etree.ElementTree.ParseError):
+            report = None
+    result = pytest_result(report, code)
+    if result["failed"]:
+        print(text[-6000:])
+    return evidence.suite("python", result)
+
+
 STAGES = {"test": stage_test, "sanitize": stage_sanitize, "bench": stage_bench}
+EXTRA = {"python": stage_python}  # not part of all: few machines with a GPU have what it needs
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("stage", nargs="?", default="all", choices=["build", *STAGES, "all"])
-    parser.add_argument("names", nargs="*", help="test programs, sanitizer tools or parts of benchmark keys")
+    parser.add_argument("stage", nargs="?", default="all", choices=["build", *STAGES, *EXTRA, "all"])
+    parser.add_argument("names", nargs="*", help="test programs, sanitizer tools, parts of benchmark keys, or files of "
+                        "tests/python (torch, ops, ..)")
     parser.add_argument("--copy", help="also write the evidence to this file")
     options = parser.parse_args()
     if options.names and options.stage in ("build", "all"):
@@ -354,8 +408,8 @@ def main():
         good = True
         if options.stage in ("build", "all"):
             stage_build()
-        for name, stage in STAGES.items():
-            if options.stage in (name, "all"):
+        for name, stage in {**STAGES, **EXTRA}.items():
+            if options.stage == name or (options.stage == "all" and name in STAGES):
                 good = stage(Evidence(options.copy), options.names) and good
     except Failure as failure:
         print(f"gpu: {failure}", file=sys.stderr)

@@ -87,6 +87,7 @@ ARROWS = [
     ("bench/", ["ringfold/", "bench/", "core/check_view.h", "core/device_memory.h", "core/parallel.h",
                 "core/scalar_io.h", "cpu/targets.h", "cuda/common/check.h", "dispatch/select.h", "hwy/"]),
     ("cli/", ["ringfold/", "io/", "check/", "engine/", "bench/", "cli/"]),
+    ("python/src/", ["ringfold/", "check/check.h", "python/src/"]),
 ]
 ORACLE_SYSTEM = re.compile(r"<[a-z_0-9]+>")  # standard headers only
 
@@ -141,7 +142,7 @@ def rule_dead_code(path, text):
 
 
 def rule_budget(path, text):
-    if not (is_library(path) or (is_code(path) and path.startswith(("engine/", "cli/", "bench/")))):
+    if not (is_library(path) or (is_code(path) and path.startswith(("engine/", "cli/", "bench/", "python/")))):
         return
     lines = text.count("\n")
     if lines > 600:
@@ -265,6 +266,7 @@ CASES = [
     ("arrows", "include/ringfold/a.h", "#pragma once\n#include <cuda_runtime.h>\n", "#pragma once\n#include <span>\n"),
     ("arrows", "engine/a.cc", '#include "core/params.h"\n', '#include "ringfold/ringfold.h"\n#include "io/b.h"\n'),
     ("arrows", "cli/a.cc", '#include "dispatch/b.h"\n', '#include "check/check.h"\n'),
+    ("arrows", "python/src/a.cc", '#include "core/b.h"\n', '#include "check/check.h"\n#include "ringfold/pool.h"\n'),
     ("arrows", "src/io/a.cc", '#include "core/b.h"\n', '#include "io/b.h"\n'),
     ("arrows", "src/capi/a.cc", '#include "core/b.h"\n', '#include "capi/a.h"\n#include "ringfold/b.h"\n'),
     ("width", "examples/a.c", "/* " + "x" * 118 + " */\n", "/* x */\n"),
@@ -280,6 +282,7 @@ CASES = [
     ("dead-code", "tests/a.cc", "  // return x;\n", "  // return the slot; it is free. See above;\n"),
     ("budget", "src/cpu/a.cc", "int x;\n" * 601, "int x;\n" * 400),
     ("budget", "cli/a.cc", "int x;\n" * 401, "int x;\n" * 399),
+    ("budget", "python/src/a.cc", "int x;\n" * 601, "int x;\n" * 400),
     ("asm", "src/cuda/recurrence/a.cuh", 'void f() { asm("x"); }\n', "int asm_count;  // no asm here\n"),
     ("asm", "src/cuda/common/warp.cuh", 'void f() { asm volatile("x"); }\n', "void f() { ptx::wait_copies<0>(); }\n"),
     ("asm", "src/cuda/recurrence/ptx.cuh", 'void f() { __asm__("x"); }\n', 'const char* s = "asm";\n'),

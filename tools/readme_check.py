@@ -6,8 +6,10 @@ A block is marked by an HTML comment on the line before it:
     <!-- ci: run -->      a shell block: run with `bash -eu` in the repository root; must exit 0
     <!-- ci: compile -->  a C++ or C99 block (a whole program): compiled against build/, then run; must exit 0.
                           C++ gets the static library, C the shared one
+    <!-- ci: python -->   a Python block: run in a folder of its own by build/python/venv; must exit 0
 
-README.md must have at least one block of each kind. Needs a finished build (./dev build release all).
+README.md must have at least one block of each kind. Needs a finished build (./dev build release all) and, for Python,
+the installed package (./dev python --install-only).
     tools/readme_check.py [FILE...]     default: README.md and docs/*.md
 """
 
@@ -19,10 +21,11 @@ import sys
 import tempfile
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-MARKED = re.compile(r"<!-- ci: (run|compile) -->\s*\n```([a-z+]*)\n(.*?)\n```", re.DOTALL)
+KINDS = ("run", "compile", "python")
+MARKED = re.compile(r"<!-- ci: (run|compile|python) -->\s*\n```([a-z+]*)\n(.*?)\n```", re.DOTALL)
 
 
-def run_block(text):
+def run_block(_, text):
     return subprocess.run(["bash", "-eu", "-o", "pipefail", "-c", text], cwd=ROOT, stdin=subprocess.DEVNULL)
 
 
@@ -57,6 +60,17 @@ def compile_block(language, text):
         return compiled if compiled.returncode != 0 else subprocess.run([program], cwd=folder)
 
 
+def python_block(_, text):
+    python = os.path.join(ROOT, "build", "python", "venv", "bin", "python")
+    if not os.path.exists(python):
+        sys.exit("readme_check: expected build/python/venv, found none; ./dev python --install-only makes it")
+    with tempfile.TemporaryDirectory() as folder:
+        return subprocess.run([python, "-c", text], cwd=folder, stdin=subprocess.DEVNULL)
+
+
+RUNNERS = {"run": run_block, "compile": compile_block, "python": python_block}
+
+
 def main():
     files = sys.argv[1:] or ["README.md"] + sorted(glob.glob("docs/**/*.md", root_dir=ROOT, recursive=True))
     failed, counts = 0, {}
@@ -67,15 +81,15 @@ def main():
             kind, language, block = match.groups()
             line = text[:match.start()].count("\n") + 1
             print(f"--- {name}:{line} ({kind})", flush=True)
-            result = run_block(block) if kind == "run" else compile_block(language, block)
+            result = RUNNERS[kind](language, block)
             counts[name, kind] = counts.get((name, kind), 0) + 1
             if result.returncode != 0:
                 failed += 1
                 print(f"readme_check: {name}:{line}: exit code {result.returncode}")
-        if text.count("<!-- ci: ") != sum(counts.get((name, kind), 0) for kind in ("run", "compile")):
+        if text.count("<!-- ci: ") != sum(counts.get((name, kind), 0) for kind in KINDS):
             failed += 1
             print(f"readme_check: {name}: expected a code block after every ci mark, found a mark without one")
-    for kind in ("run", "compile"):
+    for kind in KINDS:
         if "README.md" in files and ("README.md", kind) not in counts:
             failed += 1
             print(f"readme_check: README.md: expected a block marked 'ci: {kind}', found none")

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import tempfile
 import unittest
+import xml.etree.ElementTree
 
 import common
 import evidence
@@ -67,6 +68,28 @@ class TestResults(unittest.TestCase):
         finally:
             gpu.TIMEOUT = limit
         self.assertEqual((text, code), ("begun\n", "no end after 1 s"))
+
+
+class Pytest(unittest.TestCase):
+    def result(self, cases, code=0):
+        return gpu.pytest_result(xml.etree.ElementTree.ElementTree(xml.etree.ElementTree.fromstring(
+            f"<testsuites><testsuite>{cases}</testsuite></testsuites>")), code)
+
+    def test_counts_and_reasons(self):
+        cases = ('<testcase classname="t" name="a"/>'
+                 '<testcase classname="t" name="b"><skipped message="no GPU"/></testcase>')
+        self.assertEqual(self.result(cases), {"passed": 1, "failed": 0, "skipped": ["t.b: no GPU"]})
+
+    def test_failures_are_named(self):
+        cases = ('<testcase classname="t" name="a"><failure message="x differs"/></testcase>'
+                 '<testcase classname="t" name="b"><error message="broken"/></testcase>')
+        result = self.result(cases, "exit code 1")
+        self.assertEqual((result["passed"], result["failed"]), (0, 2))
+        self.assertEqual(result["failures"], ["t.a: x differs", "t.b: broken"])
+
+    def test_a_run_that_dies_is_a_failure(self):
+        self.assertEqual(gpu.pytest_result(None, "exit code -11")["failures"], ["ended with exit code -11"])
+        self.assertEqual(self.result('<testcase classname="t" name="a"/>', "exit code 3")["failed"], 1)
 
 
 class Sanitizers(unittest.TestCase):

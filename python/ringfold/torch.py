@@ -1,0 +1,210 @@
+"""Operators for torch.compile: verify, decode, fold and commit as ``torch.ops.ringfold.*``, with their mutations
+declared and with fake implementations. Also usable as they are, eagerly or in a CUDA graph.
+
+They compute what the functions of the same name in ``ringfold`` compute, in the current stream, and have no gradient.
+Outside of torch.compile ``ringfold.verify``, ``pool.verify`` and ``pool.commit`` take tensors too, and are shorter::
+
+    layers = [ringfold.torch.bind(pool, i) for i in range(pool.config.layers)]    # once, outside of what is compiled
+    whole = ringfold.torch.bind(pool)
+    out = ringfold.torch.verify(q, k, v, a, b, slot_ids, mixer=mixer, **layers[0])
+    ringfold.torch.commit(whole, num_accepted, slot_ids)
+"""
+
+import itertools
+import weakref
+from typing import NamedTuple, Optional, Sequence, Union
+
+import torch
+from torch import Tensor
+
+from . import _ops
+from ._errors import InvalidArgumentError
+from ._ops import History, Mixer, Ring
+from ._pool import Pool
+
+# Pools by number, since an operator's arguments are tensors and plain values.
+_pools: "weakref.WeakValueDictionary[int, Pool]" = weakref.WeakValueDictionary()
+_numbers: "weakref.WeakKeyDictionary[Pool, int]" = weakref.WeakKeyDictionary()
+_next_number = itertools.count(1)
+
+
+class PoolTensors(NamedTuple):
+    """A pool as ``commit`` takes it: all that it writes and all that it reads. Keep the pool as well: this does not."""
+
+    number: int
+    written: list[Tensor]
+    read: list[Tensor]
+
+
+def bind(pool: Pool, layer: Optional[int] = None) -> Union[dict, PoolTensors]:
+    """With a layer: keyword arguments for ``verify`` and ``decode``. Without: what ``commit`` takes.
+
+    The pool has ``views="torch"`` (the default on CUDA). Call it outside of what is compiled.
+    """
+    if pool._views != "torch":
+        raise InvalidArgumentError(f"pool: expected one made with views='torch', found views={pool._views!r}")
+    if layer is not None:
+        return pool.bind(layer)
+    if pool not in _numbers:
+        _numbers[pool] = next(_next_number)
+        _pools[_numbers[pool]] = pool
+    return PoolTensors(_numbers[pool], *_buffers(pool))
+
+
+def _buffers(pool: Pool) -> tuple[list[Tensor], list[Tensor]]:
+    written = [pool.state(), pool.pending(), *(pool.history() or ())[:3]]
+    read = list(pool.ring())
+    if pool.config.conv_channels > 0:
+        written += [pool.conv_state(), pool.conv_pending()]
+        read.append(pool.conv_ring())
+    return written, read
+
+
+def _ring(k: Optional[Tensor], v: Optional[Tensor], g: Optional[Tensor], beta: Optional[Tensor]) -> Optional[Ring]:
+    return None if k is None else Ring(k, v, g, beta)
+
+
+def _history(base: Optional[Tensor], live: Optional[Tensor], cuts: Optional[Tensor], policy: str,
+             max_window: int) -> Optional[History]:
+    return None if base is None else History(base, live, cuts, policy, max_window)
+
+
+def _flat_ring(ring: Optional[Ring]) -> Sequence[Optional[Tensor]]:
+    return (None, None, None, None) if ring is None else (ring.k, ring.v, ring.g, ring.beta)
+
+
+def _flat_history(history: Optional[History]) -> tuple:
+    if history is None:
+        return None, None, None, "on_commit", 0
+    return history.base, history.live, history.cuts, history.policy, history.max_window
+
+
+@torch.library.custom_op(
+    "ringfold::verify",
+    mutates_args=("state", "ring_k", "ring_v", "ring_g", "ring_beta", "pending", "snapshots", "row_status"))
+def _verify(q: Tensor, k: Tensor, v: Tensor, a: Tensor, b: Tensor, slot_ids: Tensor, cu_seqlens: Optional[Tensor],
+            max_window: int, A_log: Tensor, dt_bias: Optional[Tensor], kind: str, softplus_beta: float,
+            softplus_threshold: float, lower_bound: Optional[float], scale: Optional[float], qk_l2norm: bool,
+            state: Tensor, ring_k: Optional[Tensor], ring_v: Optional[Tensor], ring_g: Optional[Tensor],
+            ring_beta: Optional[Tensor], pending: Optional[Tensor], base: Optional[Tensor], live: Optional[Tensor],
+            cuts: Optional[Tensor], policy: str, history_window: int, snapshots: Optional[Tensor],
+            row_status: Optional[Tensor], float_out: bool, numerics: str, state_rounding: str,
+            impl: Optional[str]) -> Tensor:
+    out = torch.empty(v.shape, dtype=torch.float32 if float_out else v.dtype, device=v.device)
+    mixer = Mixer(A_log, dt_bias, kind, softplus_beta, softplus_threshold, lower_bound, scale, qk_l2norm)
+    return _ops.verify(q, k, v, a, b, slot_ids, mixer=mixer, state=state, ring=_ring(ring_k, ring_v, ring_g, ring_beta),
+                       pending=pending, out=out, snapshots=snapshots, cu_seqlens=cu_seqlens, max_window=max_window,
+                       history=_history(base, live, cuts, policy, history_window), row_status=row_status,
+                       numerics=numerics, state_rounding=state_rounding, impl=impl)
+
+
+@_verify.register_fake
+def _(q, k, v, a, b, slot_ids, cu_seqlens, max_window, A_log, dt_bias, kind, softplus_beta, softplus_threshold,
+      lower_bound, scale, qk_l2norm, state, ring_k, ring_v, ring_g, ring_beta, pending, base, live, cuts, policy,
+      history_window, snapshots, row_status, float_out, numerics, state_rounding, impl):
+    return torch.empty(v.shape, dtype=torch.float32 if float_out else v.dtype, device=v.device)
+
+
+@torch.library.custom_op("ringfold::decode",
+                         mutates_args=("state", "pending", "base", "live", "cuts", "row_status"))
+def _decode(q: Tensor, k: Tensor, v: Tensor, a: Tensor, b: Tensor, slot_ids: Tensor, cu_seqlens: Optional[Tensor],
+            max_window: int, A_log: Tensor, dt_bias: Optional[Tensor], kind: str, softplus_beta: float,
+            softplus_threshold: float, lower_bound: Optional[float], scale: Optional[float], qk_l2norm: bool,
+            state: Tensor, ring_k: Optional[Tensor], ring_v: Optional[Tensor], ring_g: Optional[Tensor],
+            ring_beta: Optional[Tensor], pending: Optional[Tensor], base: Optional[Tensor], live: Optional[Tensor],
+            cuts: Optional[Tensor], policy: str, history_window: int, row_status: Optional[Tensor], float_out: bool,
+            numerics: str, state_rounding: str, impl: Optional[str]) -> Tensor:
+    out = torch.empty(v.shape, dtype=torch.float32 if float_out else v.dtype, device=v.device)
+    mixer = Mixer(A_log, dt_bias, kind, softplus_beta, softplus_threshold, lower_bound, scale, qk_l2norm)
+    return _ops.decode(q, k, v, a, b, slot_ids, mixer=mixer, state=state, ring=_ring(ring_k, ring_v, ring_g, ring_beta),
+                       pending=pending, out=out, cu_seqlens=cu_seqlens, max_window=max_window,
+                       history=_history(base, live, cuts, policy, history_window), row_status=row_status,
+                       numerics=numerics, state_rounding=state_rounding, impl=impl)
+
+
+@_decode.register_fake
+def _(q, k, v, a, b, slot_ids, cu_seqlens, max_window, A_log, dt_bias, kind, softplus_beta, softplus_threshold,
+      lower_bound, scale, qk_l2norm, state, ring_k, ring_v, ring_g, ring_beta, pending, base, live, cuts, policy,
+      history_window, row_status, float_out, numerics, state_rounding, impl):
+    return torch.empty(v.shape, dtype=torch.float32 if float_out else v.dtype, device=v.device)
+
+
+@torch.library.custom_op("ringfold::fold", mutates_args=("state", "pending", "base", "live", "cuts", "row_status"))
+def _fold(slot_ids: Tensor, num_accepted: Tensor, state: Tensor, ring_k: Tensor, ring_v: Tensor, ring_g: Tensor,
+          ring_beta: Tensor, layers: Optional[Sequence[int]], pending: Optional[Tensor], base: Optional[Tensor],
+          live: Optional[Tensor], cuts: Optional[Tensor], policy: str, history_window: int,
+          track_slots: Optional[Tensor], track_steps: Optional[Tensor], row_status: Optional[Tensor], qk_l2norm: bool,
+          state_rounding: str, impl: Optional[str]) -> None:
+    _ops.fold(slot_ids, num_accepted, state=state, ring=Ring(ring_k, ring_v, ring_g, ring_beta), layers=layers,
+              pending=pending, history=_history(base, live, cuts, policy, history_window), track_slots=track_slots,
+              track_steps=track_steps, row_status=row_status, qk_l2norm=qk_l2norm, state_rounding=state_rounding,
+              impl=impl)
+
+
+@_fold.register_fake
+def _(slot_ids, num_accepted, state, ring_k, ring_v, ring_g, ring_beta, layers, pending, base, live, cuts, policy,
+      history_window, track_slots, track_steps, row_status, qk_l2norm, state_rounding, impl):
+    return None
+
+
+@torch.library.custom_op("ringfold::commit", mutates_args=("written", "row_status"))
+def _commit(pool: int, written: Sequence[Tensor], read: Sequence[Tensor], slot_ids: Tensor, num_accepted: Tensor,
+            generations: Optional[Tensor], track_slots: Optional[Tensor], track_steps: Optional[Tensor],
+            row_status: Optional[Tensor], impl: Optional[str]) -> None:
+    owner = _pools.get(pool)
+    if owner is None:
+        raise InvalidArgumentError("pool: expected one that is still there, found one that is gone")
+    # commit works on the pool's memory, whatever it is told. A compiler that hands over copies would lose the result.
+    theirs = [tensor.data_ptr() for tensors in (written, read) for tensor in tensors]
+    if theirs != [tensor.data_ptr() for tensors in _buffers(owner) for tensor in tensors]:
+        raise InvalidArgumentError("pool: expected its own tensors, found copies (made by a compiler backend that does "
+                                   "not update in place; call pool.commit outside of what is compiled)")
+    owner.commit(num_accepted, slot_ids, generations=generations, track_slots=track_slots, track_steps=track_steps,
+                 row_status=row_status, impl=impl)
+
+
+@_commit.register_fake
+def _(pool, written, read, slot_ids, num_accepted, generations, track_slots, track_steps, row_status, impl):
+    return None
+
+
+def verify(q: Tensor, k: Tensor, v: Tensor, a: Tensor, b: Tensor, slot_ids: Tensor, *, mixer: Mixer, state: Tensor,
+           ring: Optional[Ring] = None, pending: Optional[Tensor] = None, history: Optional[History] = None,
+           snapshots: Optional[Tensor] = None, cu_seqlens: Optional[Tensor] = None, max_window: int = 0,
+           row_status: Optional[Tensor] = None, float_out: bool = False, numerics: str = "exact",
+           state_rounding: str = "per_commit", impl: Optional[str] = None) -> Tensor:
+    """``ringfold.verify`` as an operator. Returns new outputs, in the dtype of v or (``float_out``) in float32."""
+    return torch.ops.ringfold.verify(
+        q, k, v, a, b, slot_ids, cu_seqlens, max_window, mixer.A_log, mixer.dt_bias, mixer.kind, mixer.softplus_beta,
+        mixer.softplus_threshold, mixer.lower_bound, mixer.scale, mixer.qk_l2norm, state, *_flat_ring(ring), pending,
+        *_flat_history(history), snapshots, row_status, float_out, numerics, state_rounding, impl)
+
+
+def decode(q: Tensor, k: Tensor, v: Tensor, a: Tensor, b: Tensor, slot_ids: Tensor, *, mixer: Mixer, state: Tensor,
+           pending: Optional[Tensor] = None, ring: Optional[Ring] = None, history: Optional[History] = None,
+           cu_seqlens: Optional[Tensor] = None, max_window: int = 0, row_status: Optional[Tensor] = None,
+           float_out: bool = False, numerics: str = "exact", state_rounding: str = "per_commit",
+           impl: Optional[str] = None) -> Tensor:
+    """``ringfold.decode`` as an operator. Returns new outputs, in the dtype of v or (``float_out``) in float32."""
+    return torch.ops.ringfold.decode(
+        q, k, v, a, b, slot_ids, cu_seqlens, max_window, mixer.A_log, mixer.dt_bias, mixer.kind, mixer.softplus_beta,
+        mixer.softplus_threshold, mixer.lower_bound, mixer.scale, mixer.qk_l2norm, state,
+        *_flat_ring(None if history is None else ring), pending, *_flat_history(history), row_status, float_out,
+        numerics, state_rounding, impl)
+
+
+def fold(slot_ids: Tensor, num_accepted: Tensor, *, state: Tensor, ring: Ring, layers: Optional[Sequence[int]] = None,
+         pending: Optional[Tensor] = None, history: Optional[History] = None, track_slots: Optional[Tensor] = None,
+         track_steps: Optional[Tensor] = None, row_status: Optional[Tensor] = None, qk_l2norm: bool = True,
+         state_rounding: str = "per_commit", impl: Optional[str] = None) -> None:
+    """``ringfold.fold`` as an operator."""
+    torch.ops.ringfold.fold(slot_ids, num_accepted, state, *_flat_ring(ring), layers, pending, *_flat_history(history),
+                            track_slots, track_steps, row_status, qk_l2norm, state_rounding, impl)
+
+
+def commit(pool: PoolTensors, num_accepted: Tensor, slot_ids: Tensor, *, generations: Optional[Tensor] = None,
+           track_slots: Optional[Tensor] = None, track_steps: Optional[Tensor] = None,
+           row_status: Optional[Tensor] = None, impl: Optional[str] = None) -> None:
+    """``Pool.commit`` as an operator; ``pool`` is what ``bind(pool)`` returned."""
+    torch.ops.ringfold.commit(pool.number, pool.written, pool.read, slot_ids, num_accepted, generations, track_slots,
+                              track_steps, row_status, impl)
