@@ -114,6 +114,7 @@ Desc make_desc(const ExplainCommand& command, int64_t* layers) {
   desc.layers = all_layers ? *layers : 1;
   const bool conv = desc.op == Op::conv_verify || desc.op == Op::conv_decode || desc.op == Op::conv_commit;
   if (conv && command.channels == 0) throw CommandError("--channels: expected 1 or more for a conv operation, found 0");
+  if (is_layer(desc.op)) desc.channels = 2 * desc.H * desc.K + desc.HV * desc.V;
   if (conv) desc.channels = channels_of(command, desc);
   desc.conv_width = command.conv_width;
   desc.threads = command.threads;

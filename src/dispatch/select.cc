@@ -52,6 +52,9 @@ Refusal refusal(const Implementation& i, const Desc& d) {
   if (i.numerics != d.numerics) {
     return {i.numerics == Numerics::exact ? "has no fast numerics" : "has only fast numerics, which are for verify"};
   }
+  if (is_layer(d.op) && i.layer == nullptr) {
+    return {i.device == Device::cuda ? "ringfold has no fused step on CUDA yet" : "has no fused step"};
+  }
   return i.refusal(d);
 }
 
