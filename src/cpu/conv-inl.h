@@ -6,6 +6,8 @@
 #define RINGFOLD_CPU_CONV_INL_H_
 #endif
 
+#include <algorithm>
+
 #include "core/conv_window.h"
 #include "core/parallel.h"
 #include "cpu/convert-inl.h"
@@ -26,13 +28,22 @@ static HWY_NOINLINE HWY_MAYBE_UNUSED void LoadColumns(DType type, const std::byt
                                                       int64_t column_stride, int n, int columns, float* to) {
   const auto size = static_cast<int64_t>(size_of(type));
   if (row_stride == columns && column_stride == 1) {
+    const Vector::D d;
     alignas(64) float rows[kConvChunk * kMaxConvWidth];
     LoadRow(type, from, n * columns, rows);
-    for (int i0 = 0; i0 < n; i0 += kLanes) {
-      const std::byte* at[kLanes];
-      for (int i = 0; i < kLanes; ++i)
-        at[i] = reinterpret_cast<const std::byte*>(rows + HWY_MIN(i0 + i, n - 1) * columns);
-      TransposeIn<DType::f32>(at, 0, columns, to + i0, kConvChunk);
+    for (int i = 0; i < n; i += kLanes) {
+      Vector::F c0, c1, c2 = hn::Zero(d), c3 = hn::Zero(d);
+      const float* at = rows + i * columns;
+      switch (columns) {
+        case 1: c0 = c1 = hn::LoadU(d, at); break;
+        case 2: hn::LoadInterleaved2(d, at, c0, c1); break;
+        case 3: hn::LoadInterleaved3(d, at, c0, c1, c2); break;
+        default: hn::LoadInterleaved4(d, at, c0, c1, c2, c3); break;
+      }
+      hn::Store(c0, d, to + i);
+      if (columns > 1) hn::Store(c1, d, to + kConvChunk + i);
+      if (columns > 2) hn::Store(c2, d, to + 2 * kConvChunk + i);
+      if (columns > 3) hn::Store(c3, d, to + 3 * kConvChunk + i);
     }
     return;
   }
@@ -52,7 +63,7 @@ static HWY_NOINLINE HWY_MAYBE_UNUSED void ConvChannels(const ConvParams& p, cons
   const int n = piece.n, taps = p.width - 1;
   const auto x_size = static_cast<int64_t>(size_of(p.x.dtype));
   // What lies behind the last channel is computed and thrown away.
-  alignas(64) float weights[kMaxConvWidth * kConvChunk], bias[kConvChunk] = {}, y[kConvChunk];
+  alignas(64) float weights[kMaxConvWidth * kConvChunk], bias[kConvChunk], y[kConvChunk];
   // Old window, then one row for each token.
   alignas(64) float inputs[(kMaxConvWidth - 1 + kMaxWindow) * kConvChunk];
   const int padded = (n + kLanes - 1) / kLanes * kLanes;
@@ -60,6 +71,7 @@ static HWY_NOINLINE HWY_MAYBE_UNUSED void ConvChannels(const ConvParams& p, cons
               p.weight_stride, 1, n, p.width, weights);
   LoadColumns(p.state.dtype, p.state.at(0, piece.slot, 0, 0) + piece.first * p.state_channel_stride * x_size,
               p.state_channel_stride, p.state_tap_stride, n, taps, inputs);
+  if (!p.bias) std::fill_n(bias, padded, 0.0f);
   if (p.bias) LoadRow(p.bias_dtype, p.bias + piece.first * static_cast<int64_t>(size_of(p.bias_dtype)), n, bias);
   for (int64_t t = 0; t < piece.tokens; ++t) {
     const std::byte* x = piece.x + t * piece.x_step;

@@ -27,9 +27,12 @@ Plan plan(const Desc& desc) {
     }
     case Op::verify_layer:
     case Op::decode_layer: {
-      const LayerCut cut = layer_cut(desc.rows * desc.H, desc.HV / desc.H, desc.V, desc.window, plan.threads);
+      const struct {
+        int64_t rows, H, HV, K, V, max_window;
+      } shape{desc.rows, desc.H, desc.HV, desc.K, desc.V, desc.window};
+      const LayerCut cut = layer_cut(shape, size_of(desc.act_dtype), plan.threads);
       plan.v_parts = cut.v_parts;
-      plan.tasks = desc.rows * desc.H * cut.tasks_per_key;
+      plan.tasks = desc.rows * ((desc.H + cut.keys - 1) / cut.keys) * cut.tasks_per_key;
       break;
     }
     case Op::gated_norm: plan.tasks = desc.rows * desc.HV; break;

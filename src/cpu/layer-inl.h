@@ -27,10 +27,9 @@ using detail::LayerParams;
 struct LayerScratch {
   Tokens tokens;
   alignas(64) float norm_weight[kMaxHeadDim];
-  // The conv's outputs, token after token, in the activation dtype: q and k of the key head, v of one value head. The
-  // mixer's outputs take the place of v, which is read before they come.
-  alignas(64) std::byte q[kMaxWindow * kMaxHeadDim * 4], k[kMaxWindow * kMaxHeadDim * 4],
-      v[kMaxWindow * kMaxHeadDim * 4];
+  // The conv's outputs, in the activation dtype, token after token: q and k of each key head, then v of each value
+  // head. The mixer's outputs take the place of v, which is read before they come.
+  alignas(64) std::byte buffer[kLayerBuffer];
 };
 
 /// What the tasks of one key head share where there are several.
@@ -39,118 +38,186 @@ struct LayerShared {
   alignas(64) float mixer_out[kMostSharedFloats];  ///< [row, head, token, V] in the dtype of norm.x
 };
 
-/// Part of a key head of a row: value heads first .. first+heads-1 of it, rows v0 .. v1-1 of V.
+/// Key heads h .. h+keys-1 of a row, and of each the value heads first .. first+heads-1, rows v0 .. v1-1 of V. Where a
+/// task is not all of its key heads, it has one key head.
 struct LayerTask {
   int64_t row;
-  int h, first, heads, v0, v1;
+  int h, keys, first, heads, v0, v1;
 
   bool records_key() const { return first == 0 && v0 == 0; }  ///< one task does for q and k what is to be done once
 };
 
-/// Mixer outputs [token, V] of value head hv, in a task's own buffer or in what the tasks share.
-HWY_INLINE Array MixerOut(const LayerParams& p, int64_t row, int hv, LayerScratch* own, LayerShared* shared) {
-  const auto size = static_cast<int64_t>(size_of(p.norm.x.dtype));
-  std::byte* data =
-      shared ? reinterpret_cast<std::byte*>(shared->mixer_out) + ((row * p.HV + hv) * p.max_window * p.V) * size
-             : own->v;
-  return {.data = data, .dtype = p.norm.x.dtype, .token_stride = p.V};
-}
+/// Runs one task: phases over all of its heads, so that each finds what it works on in the nearest cache.
+class LayerRun {
+ public:
+  /// `shared`: null where tasks are all of their key heads.
+  LayerRun(const LayerParams& p, const LayerTask& task, LayerScratch* own, LayerShared* shared)
+      : p_(p),
+        task_(task),
+        own_(*own),
+        shared_(shared),
+        slot_(p.slot_ids[task.row]),
+        tokens_(p.tokens(task.row)),
+        act_size_(static_cast<int64_t>(size_of(p.v.dtype))),
+        key_bytes_(tokens_ * p.K * act_size_),
+        value_bytes_(tokens_ * p.V * 4),
+        replay_(detail::replay_of(p, 0, task.row)),
+        v_whole_(task.v1 - task.v0 == p.V) {}
 
-HWY_INLINE void NormTokens(const LayerParams& p, int64_t row, int hv, const float* weight, const Array& x) {
-  const int64_t window_row = p.window_row(row), token = p.window_token(row);
-  for (int64_t t = 0; t < p.tokens(row); ++t) {
-    NormHead(p.norm, weight, x.at(0, 0, t, 0), p.norm.z.at(0, window_row, token + t, hv),
-             p.out.at(0, window_row, token + t, hv));
-  }
-}
-
-/// The conv of one head of q, k or v (channels from `first` on, rows v0 .. v0+n-1 of it), whose inputs `from` has at
-/// its beginning, to buffer[token, dim].
-HWY_INLINE void ConvHead(const LayerParams& p, const RecurrenceParams& one, Array from, int64_t first, int v0, int n,
-                         int dim, bool once, std::byte* buffer) {
-  const auto size = static_cast<int64_t>(size_of(from.dtype));
-  from.data += v0 * size;
-  const ConvPiece piece = detail::piece_of(one, from, first + v0, n, buffer + v0 * size, dim * size);
-  ConvChannels(p.conv, piece, once);
-}
-
-/// decode_layer: the conv windows of q and k of a key head.
-HWY_INLINE void AdvanceKeyWindows(const LayerParams& p, const RecurrenceParams& one, int h) {
-  detail::advance_conv_window(p.conv, detail::piece_of(one, one.q, detail::q_channel(p, h), p.K, nullptr, 0));
-  detail::advance_conv_window(p.conv, detail::piece_of(one, one.k, detail::k_channel(p, h), p.K, nullptr, 0));
-}
-
-/// `shared`: null where the task is all of its key head, and where V is whole nothing but a counter.
-static HWY_NOINLINE HWY_MAYBE_UNUSED void RunLayerTask(const LayerParams& p, const LayerTask& task, LayerScratch* own,
-                                                       LayerShared* shared) {
-  const RecurrenceParams one = detail::key_head_of(p, task.row, task.h);
-  RecurrenceParams convolved = one;
-  const bool v_whole = task.v1 - task.v0 == p.V;
-  const detail::Replay replay = detail::replay_of(one, 0, 0);
-  if (!detail::is_idle(one, replay, 0, 0)) {
-    ConvHead(p, one, one.q, detail::q_channel(p, task.h), 0, p.K, p.K, task.records_key(), own->q);
-    ConvHead(p, one, one.k, detail::k_channel(p, task.h), 0, p.K, p.K, task.records_key(), own->k);
-    convolved.q = {.data = own->q, .dtype = one.q.dtype, .token_stride = p.K};
-    convolved.k = {.data = own->k, .dtype = one.k.dtype, .token_stride = p.K};
-    convolved.v = {.data = own->v, .dtype = one.v.dtype, .token_stride = p.V};
-    own->tokens.Reset(p.K, p.V);
-    // Behind the last value head of this key head come those of the next, then the next row's slot.
-    const int64_t slot = one.slot_ids[0];
-    const int64_t next_row = task.row + 1 < p.rows && p.live(task.row + 1) ? p.slot_ids[task.row + 1] : -1;
-    const std::byte* next = task.h + 1 < p.H ? p.state.at(0, slot, 0, (task.h + 1) * one.HV)
-                            : next_row >= 0  ? p.state.at(0, next_row, 0, 0)
-                                             : nullptr;
-    for (int i = task.first; i < task.first + task.heads; ++i) {
-      const int hv = task.h * one.HV + i, n = task.v1 - task.v0;
-      Array v = one.v;
-      v.data = v.at(0, 0, 0, i);
-      const int64_t channel = detail::v_channel(p, hv);
-      ConvHead(p, one, v, channel, task.v0, n, p.V, true, own->v);
-      if (p.conv.write_state) {
-        v.data += task.v0 * static_cast<int64_t>(size_of(v.dtype));
-        detail::advance_conv_window(p.conv, detail::piece_of(one, v, channel + task.v0, n, nullptr, 0));
+  HWY_INLINE void Run() {
+    const RecurrenceParams first = detail::key_head_of(p_, task_.row, task_.h);
+    if (!detail::is_idle(first, replay_, 0, 0)) {
+      for (int key = 0; key < task_.keys; ++key) ConvolveKey(key);
+      // All value heads at once where they fit; that they do not happens with one key head only.
+      const int batch = layer_batch(tokens_, p_.K, p_.V, task_.keys, task_.heads, act_size_);
+      for (int at = task_.first; at < task_.first + task_.heads; at += batch) {
+        const int heads = HWY_MIN(batch, task_.first + task_.heads - at);
+        for (int key = 0; key < task_.keys; ++key) ConvolveValues(key, at, heads);
+        for (int key = 0; key < task_.keys; ++key) Mix(key, at, heads, at == task_.first);
+        if (v_whole_) Norm(at, heads);
       }
-      // All heads in one buffer, whatever their number: stride 0.
-      convolved.out = MixerOut(p, task.row, hv, own, v_whole ? nullptr : shared);
-      RunHead(convolved, {0, 0, slot, 0, i, task.v0, task.v1, replay}, &own->tokens, next);
-      if (v_whole) NormTokens(p, task.row, hv, own->norm_weight, convolved.out);
+    }
+    Finish();
+  }
+
+ private:
+  std::byte* Q(int key) { return own_.buffer + 2 * key * key_bytes_; }
+  std::byte* K(int key) { return Q(key) + key_bytes_; }
+  std::byte* V(int key, int i, int heads) { return Q(task_.keys) + (key * heads + i) * value_bytes_; }
+
+  /// Channels first .. first+n-1 of the conv, whose inputs lie at `from`.
+  detail::ConvPiece Piece(const Array& from, int64_t head, int v0, int64_t first, int n, std::byte* to, int dim) const {
+    const std::byte* x = from.at(0, p_.window_row(task_.row), p_.window_token(task_.row), head);
+    return {.slot = slot_,
+            .tokens = tokens_,
+            .first = first + v0,
+            .n = n,
+            .x = x + v0 * act_size_,
+            .x_step = from.token_stride * act_size_,
+            .out = to + v0 * act_size_,
+            .out_step = dim * act_size_};
+  }
+  detail::ConvPiece QPiece(int key) {
+    return Piece(p_.q, task_.h + key, 0, detail::q_channel(p_, task_.h + key), p_.K, Q(key), p_.K);
+  }
+  detail::ConvPiece KPiece(int key) {
+    return Piece(p_.k, task_.h + key, 0, detail::k_channel(p_, task_.h + key), p_.K, K(key), p_.K);
+  }
+
+  HWY_INLINE void ConvolveKey(int key) {
+    ConvChannels(p_.conv, QPiece(key), task_.records_key());
+    ConvChannels(p_.conv, KPiece(key), task_.records_key());
+  }
+
+  HWY_INLINE void ConvolveValues(int key, int at, int heads) {
+    for (int i = 0; i < heads; ++i) {
+      const int hv = Head(key, at + i);
+      const detail::ConvPiece piece =
+          Piece(p_.v, hv, task_.v0, detail::v_channel(p_, hv), task_.v1 - task_.v0, V(key, i, heads), p_.V);
+      ConvChannels(p_.conv, piece, true);
+      if (p_.conv.write_state) detail::advance_conv_window(p_.conv, piece);
     }
   }
-  // Others read the conv windows of q and k, so these move last; the counter orders all of it.
-  std::atomic<int>* left = shared ? &shared->tasks_left[task.row * p.H + task.h] : nullptr;
-  if (left && left->fetch_sub(1, std::memory_order_acq_rel) != 1) return;
-  for (int i = 0; !v_whole && i < one.HV; ++i) {
-    const int hv = task.h * one.HV + i;
-    NormTokens(p, task.row, hv, own->norm_weight, MixerOut(p, task.row, hv, own, shared));
+
+  /// The recurrence of value heads at .. at+heads-1 of a key head.
+  HWY_INLINE void Mix(int key, int at, int heads, bool new_key) {
+    RecurrenceParams one = detail::key_head_of(p_, task_.row, task_.h + key);
+    one.q = {.data = Q(key), .dtype = p_.q.dtype, .token_stride = p_.K};
+    one.k = {.data = K(key), .dtype = p_.k.dtype, .token_stride = p_.K};
+    if (new_key) own_.tokens.Reset(p_.K, p_.V);
+    // Behind the last value head of this key head come those of the next, then the next row's slot.
+    const int64_t next_row = task_.row + 1 < p_.rows && p_.live(task_.row + 1) ? p_.slot_ids[task_.row + 1] : -1;
+    const std::byte* next = task_.h + key + 1 < p_.H ? p_.state.at(0, slot_, 0, Head(key + 1, 0))
+                            : next_row >= 0          ? p_.state.at(0, next_row, 0, 0)
+                                                     : nullptr;
+    for (int i = 0; i < heads; ++i) {
+      one.v = {
+          .data = V(key, i, heads), .dtype = p_.v.dtype, .token_stride = p_.V};  // head stride 0: whatever the head
+      one.out = MixerOut(key, at + i, V(key, i, heads));
+      RunHead(one, {0, 0, slot_, 0, at + i, task_.v0, task_.v1, replay_}, &own_.tokens, next);
+    }
   }
-  if (p.conv.write_state) AdvanceKeyWindows(p, one, task.h);
+
+  /// Mixer outputs [token, V]: in a place of the task's own, or, where V is cut, in what the tasks share.
+  HWY_INLINE Array MixerOut(int key, int i, std::byte* own) {
+    const DType dtype = p_.norm.x.dtype;
+    const int64_t before = (task_.row * p_.HV + Head(key, i)) * p_.max_window * p_.V;
+    std::byte* data =
+        v_whole_ ? own
+                 : reinterpret_cast<std::byte*>(shared_->mixer_out) + before * static_cast<int64_t>(size_of(dtype));
+    return {.data = data, .dtype = dtype, .token_stride = p_.V};
+  }
+
+  /// Value heads at .. at+heads-1 of all key heads, token by token, as z and out lie in memory.
+  HWY_INLINE void Norm(int at, int heads) {
+    const int64_t row = p_.window_row(task_.row), token = p_.window_token(task_.row);
+    for (int64_t t = 0; t < tokens_; ++t) {
+      for (int n = 0; n < task_.keys * heads; ++n) {
+        const int key = n / heads, i = n % heads, hv = Head(key, at + i);
+        NormHead(p_.norm, own_.norm_weight, MixerOut(key, at + i, V(key, i, heads)).at(0, 0, t, 0),
+                 p_.norm.z.at(0, row, token + t, hv), p_.out.at(0, row, token + t, hv));
+      }
+    }
+  }
+
+  /// What waits for all tasks of a key head: the norm where V is cut, and, since all of them read the conv windows of q
+  /// and k, moving those. The counter orders it behind what the others did.
+  HWY_INLINE void Finish() {
+    if (shared_) {
+      std::atomic<int>& left = shared_->tasks_left[task_.row * p_.H + task_.h];
+      if (left.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
+    }
+    if (!v_whole_) Norm(0, p_.HV / p_.H);
+    for (int key = 0; p_.conv.write_state && key < task_.keys; ++key) {
+      detail::advance_conv_window(p_.conv, QPiece(key));
+      detail::advance_conv_window(p_.conv, KPiece(key));
+    }
+  }
+
+  /// Value head i of a key head of the task, among all.
+  int Head(int key, int i) const { return (task_.h + key) * (p_.HV / p_.H) + i; }
+
+  const LayerParams& p_;
+  const LayerTask& task_;
+  LayerScratch& own_;
+  LayerShared* shared_;
+  int64_t slot_, tokens_, act_size_;
+  int64_t key_bytes_, value_bytes_;  ///< of a head in the buffer
+  detail::Replay replay_;
+  bool v_whole_;
+};
+
+static HWY_NOINLINE HWY_MAYBE_UNUSED void RunLayerTask(const LayerParams& p, const LayerTask& task, LayerScratch* own,
+                                                       LayerShared* shared) {
+  if (p.live(task.row)) return LayerRun(p, task, own, shared).Run();
+  for (int key = 0; key < task.keys; ++key) {
+    const int hv = (task.h + key) * (p.HV / p.H) + task.first;
+    for (int i = 0; i < task.heads; ++i) ZeroOutputs(p, task.row, hv + i, task.v0, task.v1);
+  }
 }
 
 static HWY_NOINLINE HWY_MAYBE_UNUSED void RunLayer(const LayerParams& p, const LayerCut& cut, LayerShared* shared) {
-  const int64_t tasks = p.rows * p.H * cut.tasks_per_key;
-  const int group = p.HV / p.H;
-  detail::parallel_chunks(
-      tasks, chunk_size(tasks, detail::thread_count(p.threads)), p.threads, [&](int64_t begin, int64_t end) HWY_ATTR {
-        LayerScratch own;
-        for (float& w : own.norm_weight) w = 0.0f;
-        LoadRow(p.norm.weight_dtype, p.norm.weight, p.V, own.norm_weight);
-        for (int64_t i = begin; i < end; ++i) {
-          const int64_t key = i / cut.tasks_per_key;
-          const int piece = static_cast<int>(i % cut.tasks_per_key), part = piece % cut.v_parts;
-          const LayerTask task = {.row = key / p.H,
-                                  .h = static_cast<int>(key % p.H),
-                                  .first = piece / cut.v_parts * cut.heads,
-                                  .heads = cut.heads,
-                                  .v0 = v_part_begin(p.V, cut.v_parts, part),
-                                  .v1 = v_part_begin(p.V, cut.v_parts, part + 1)};
-          if (p.live(task.row)) {
-            RunLayerTask(p, task, &own, shared);
-            continue;
-          }
-          for (int hv = task.h * group + task.first; hv < task.h * group + task.first + task.heads; ++hv)
-            ZeroOutputs(p, task.row, hv, task.v0, task.v1);
-        }
-      });
+  const int64_t blocks = (p.H + cut.keys - 1) / cut.keys;  // of key heads of a row
+  const int64_t tasks = p.rows * blocks * cut.tasks_per_key;
+  detail::parallel_chunks(tasks, chunk_size(tasks, detail::thread_count(p.threads)), p.threads,
+                          [&](int64_t begin, int64_t end) HWY_ATTR {
+                            LayerScratch own;
+                            for (float& w : own.norm_weight) w = 0.0f;
+                            LoadRow(p.norm.weight_dtype, p.norm.weight, p.V, own.norm_weight);
+                            for (int64_t i = begin; i < end; ++i) {
+                              const int64_t block = i / cut.tasks_per_key;
+                              const int piece = static_cast<int>(i % cut.tasks_per_key), part = piece % cut.v_parts;
+                              const int h = static_cast<int>(block % blocks) * cut.keys;
+                              const LayerTask task = {.row = block / blocks,
+                                                      .h = h,
+                                                      .keys = HWY_MIN(cut.keys, p.H - h),
+                                                      .first = piece / cut.v_parts * cut.heads,
+                                                      .heads = cut.heads,
+                                                      .v0 = v_part_begin(p.V, cut.v_parts, part),
+                                                      .v1 = v_part_begin(p.V, cut.v_parts, part + 1)};
+                              RunLayerTask(p, task, &own, shared);
+                            }
+                          });
 }
 
 static HWY_NOINLINE HWY_MAYBE_UNUSED void RunLayerShared(const LayerParams& p, const LayerCut& cut) {
@@ -161,7 +228,7 @@ static HWY_NOINLINE HWY_MAYBE_UNUSED void RunLayerShared(const LayerParams& p, c
 }
 
 static HWY_MAYBE_UNUSED Status Layer(const LayerParams& p, const Desc&) {
-  const LayerCut cut = layer_cut(p.rows * p.H, p.HV / p.H, p.V, p.max_window, detail::thread_count(p.threads));
+  const LayerCut cut = layer_cut(p, size_of(p.v.dtype), detail::thread_count(p.threads));
   if (cut.tasks_per_key == 1) {
     RunLayer(p, cut, nullptr);
   } else {
