@@ -231,7 +231,8 @@ void add_explain(CLI::App& app, int* exit_code) {
   auto command = std::make_shared<ExplainCommand>();
   CLI::App* sub = app.add_subcommand("explain", "Candidates with reasons, the plan, bytes held and moved.");
   sub->footer(kFooter);
-  sub->add_option("--op", command->op, "verify, decode, fold, conv_verify, conv_decode, conv_commit, gated_norm")
+  sub->add_option("--op", command->op,
+                  "verify, decode, fold, conv_verify, conv_decode, conv_commit, gated_norm, verify_layer, decode_layer")
       ->capture_default_str();
   sub->add_option("--preset", command->preset, preset_help());
   sub->add_option("--mixer", command->mixer, "gdn or kda")->capture_default_str();
