@@ -29,7 +29,7 @@ struct LayerScratch {
   alignas(64) float norm_weight[kMaxHeadDim];
   // The conv's outputs, in the activation dtype, token after token: q and k of each key head, then v of each value
   // head. The mixer's outputs take the place of v, which is read before they come.
-  alignas(64) std::byte buffer[kLayerBuffer];
+  alignas(64) std::byte buffer[kLayerBuffer + 64];  // v begins at a multiple of 64
 };
 
 /// What the tasks of one key head share where there are several.
@@ -65,8 +65,7 @@ class LayerRun {
         v_whole_(task.v1 - task.v0 == p.V) {}
 
   HWY_INLINE void Run() {
-    const RecurrenceParams first = detail::key_head_of(p_, task_.row, task_.h);
-    if (!detail::is_idle(first, replay_, 0, 0)) {
+    if (!detail::is_idle(p_, replay_, 0, task_.row)) {
       for (int key = 0; key < task_.keys; ++key) ConvolveKey(key);
       // All value heads at once where they fit; that they do not happens with one key head only.
       const int batch = layer_batch(tokens_, p_.K, p_.V, task_.keys, task_.heads, act_size_);
@@ -83,7 +82,9 @@ class LayerRun {
  private:
   std::byte* Q(int key) { return own_.buffer + 2 * key * key_bytes_; }
   std::byte* K(int key) { return Q(key) + key_bytes_; }
-  std::byte* V(int key, int i, int heads) { return Q(task_.keys) + (key * heads + i) * value_bytes_; }
+  std::byte* V(int key, int i, int heads) {
+    return own_.buffer + (2 * task_.keys * key_bytes_ + 63) / 64 * 64 + (key * heads + i) * value_bytes_;
+  }
 
   /// Channels first .. first+n-1 of the conv, whose inputs lie at `from`.
   detail::ConvPiece Piece(const Array& from, int64_t head, int v0, int64_t first, int n, std::byte* to, int dim) const {
