@@ -46,6 +46,20 @@ std::vector<Case> cpu_cases() {
   // Batch 1 with two heads: one row must still use all cores.
   for (const Op op : {Op::decode, Op::verify, Op::fold})
     add(op, {MixerKind::gdn, 1, 2}, DType::f32, op == Op::decode ? 1 : 4, 1);
+  // A whole layer in one call, beside the chain of three.
+  for (const Shape& s : {shapes[0], shapes[2]}) {
+    for (const DType state : kStates) {
+      for (const int64_t B : {1, 16}) {
+        for (const int64_t T : {1, 4, 8}) {
+          const Op op = T == 1 ? Op::decode_layer : Op::verify_layer;
+          Desc d = describe(Device::cpu, op, s, state, T, B);
+          d.channels = 2 * d.H * d.K + d.HV * d.V;
+          const char* name = T == 1 ? "fused_decode" : "fused_verify";
+          cases.push_back({fmt::format("{}_{}_{}_t{}_b{}", name, to_string(s.kind), to_string(state), T, B), d, {}});
+        }
+      }
+    }
+  }
   return cases;
 }
 

@@ -25,6 +25,7 @@ struct Case {
 
 /// On the CPU: decode, verify and fold at the shapes of Qwen3.5-35B (16/32), 27B (16/48), Kimi-Linear (32/32) and K3 at
 /// TP8 (12/12), K = V = 128.
+/// A whole layer (16/32 and 32/32) is timed beside the chain of its three calls.
 /// On CUDA: the same operations of GDN 16/32 and KDA 32/32 over larger batches, `exact` and `fast`, folds of eight
 /// layers in one launch, whole steps, and verify at the shapes of K3 at TP8 and of Qwen3.5-122B (16/64). Cases of one
 /// shape follow each other.

@@ -96,7 +96,7 @@ class Comparison {
     if (part_.op == Op::fold) return {};
     Buffer& out = rig_.tensors()[Field::out];
     RINGFOLD_RETURN_IF_ERROR(out.fill(0, 0xff, out.bytes()));
-    if (part_.op != Op::verify) return {};
+    if (part_.op != Op::verify && part_.op != Op::verify_layer) return {};
     for (const Field field : kRing) {
       RINGFOLD_RETURN_IF_ERROR(for_items(field, 1, [&](int64_t at, int64_t) {
         return rig_.tensors()[field].fill(at, 0xff, rig_.layout().item_bytes(field));

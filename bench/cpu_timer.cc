@@ -23,14 +23,20 @@ class CpuTimer final : public Timer {
   int64_t sets(const Case& c) const override { return std::max<int64_t>(1, kRotate / c.state_bytes()); }
 
   Status measure(Rig& rig, const Work& work, Row* row) override {
-    std::vector<double> call, bytes, fma;
+    std::vector<double> call, chain, bytes, fma;
+    const bool layer = is_layer(row->desc.op);
     const bool writes = work.bytes_written >= work.bytes_read / 2;
     const auto start = Clock::now();
     int64_t index = 0;
     while (call.size() < kLeastSamples || seconds_since(start) < seconds_) {
       auto at = Clock::now();
-      if (Status s = rig.call(index++); !s.ok()) return s;
-      call.push_back(seconds_since(at) * 1e6);
+      // A call and its chain in turns, the other one first each time.
+      for (int i = 0; i < (layer ? 2 : 1); ++i) {
+        const bool whole = !layer || (call.size() + chain.size()) / 2 % 2 == static_cast<size_t>(i);
+        at = Clock::now();
+        if (Status s = whole ? rig.call(index++) : rig.chain(index++); !s.ok()) return s;
+        (whole ? call : chain).push_back(seconds_since(at) * 1e6);
+      }
       const std::vector<Piece> touched = pieces(rig, index++);
       at = Clock::now();
       move_bytes(touched, writes, threads_);
@@ -41,6 +47,7 @@ class CpuTimer final : public Timer {
     }
     row->us = median(call);
     row->min_us = least(call);
+    if (layer) row->chain_us = median(chain);
     row->bytes_twin_us = median(bytes);
     row->fma_twin_us = median(fma);
     row->ratio = std::max(row->bytes_twin_us, row->fma_twin_us) / row->us;

@@ -35,8 +35,16 @@ constexpr Range kRanges[kFields] = {{"q", 1, 0},
                                     {"ring_v", 1, 0},
                                     {"ring_g", 0.5f, -0.5f},
                                     {"ring_beta", 0.5f, 0.5f},
+                                    {"conv_state", 1, 0},
+                                    {"conv_ring", 1, 0},
                                     {"A_log", 1, 0},
-                                    {"dt_bias", 1, 0}};
+                                    {"dt_bias", 1, 0},
+                                    {"qkv", 1, 0},
+                                    {"z", 1, 0},
+                                    {"conv_weight", 0.5f, 0},
+                                    {"norm_weight", 0.5f, 1},
+                                    {"conv_out", 1, 0},
+                                    {"mixed", 1, 0}};
 
 // Drawing is slow beside copying. An odd number, so that no two rows or slots are the same.
 constexpr int64_t kMostDrawn = 1'000'003;
@@ -52,7 +60,8 @@ DType Layout::dtype(Field f) const {
     case Field::ring_g:
     case Field::ring_beta:
     case Field::A_log:
-    case Field::dt_bias: return DType::f32;
+    case Field::dt_bias:
+    case Field::mixed: return DType::f32;
     default: return desc.act_dtype;
   }
 }
@@ -75,6 +84,14 @@ int64_t Layout::item_bytes(Field f) const {
       case Field::state: return d.HV * d.V * d.K;
       case Field::A_log: return d.HV;
       case Field::dt_bias: return d.HV * gates;
+      case Field::conv_state: return d.channels * (d.conv_width - 1);
+      case Field::qkv:
+      case Field::conv_out:
+      case Field::conv_ring: return T * d.channels;
+      case Field::conv_weight: return d.channels * d.conv_width;
+      case Field::z:
+      case Field::mixed: return is_layer(d.op) ? T * d.HV * d.V : 0;
+      case Field::norm_weight: return is_layer(d.op) ? d.V : 0;
     }
     return 0;
   };
@@ -82,7 +99,7 @@ int64_t Layout::item_bytes(Field f) const {
 }
 
 int64_t Layout::items(Field f) const {
-  if (f == Field::A_log || f == Field::dt_bias) return 1;
+  if (f == Field::A_log || f == Field::dt_bias || f == Field::conv_weight || f == Field::norm_weight) return 1;
   return pooled(f) ? layers * slots() : desc.rows;
 }
 
@@ -195,8 +212,7 @@ Status Rig::fold(const Desc& part, std::string_view impl, int64_t set) {
   return ringfold::fold(args);
 }
 
-Status Rig::operate(const Desc& part, std::string_view impl, int64_t set, int64_t layer) {
-  if (part.op == Op::fold) return fold(part, impl, set);
+VerifyArgs Rig::window_args(const Desc& part, std::string_view impl, int64_t set, int64_t layer) {
   const Desc& d = layout_.desc;
   const int64_t B = d.rows, T = d.window, L = layout_.layers, S = layout_.slots();
   const bool kda = d.kind == MixerKind::kda;
@@ -205,33 +221,109 @@ Status Rig::operate(const Desc& part, std::string_view impl, int64_t set, int64_
   args.mixer.A_log = view(Field::A_log, {d.HV});
   args.mixer.dt_bias = kda ? view(Field::dt_bias, {d.HV, d.K}) : view(Field::dt_bias, {d.HV});
   if (kda) args.mixer.lower_bound = -5.0f;
-  args.window.q = view(Field::q, {B, T, d.H, d.K});
-  args.window.k = view(Field::k, {B, T, d.H, d.K});
-  args.window.v = view(Field::v, {B, T, d.HV, d.V});
   args.window.a = kda ? view(Field::a, {B, T, d.HV, d.K}) : view(Field::a, {B, T, d.HV});
   args.window.b = view(Field::b, {B, T, d.HV});
   args.window.slot_ids = ints(slot_ids_, set * B, B);
   args.state = view(Field::state, {L, S, d.HV, d.V, d.K}).at(layer);
   args.out = view(Field::out, {B, T, d.HV, d.V});
-  args.numerics = part.numerics;
-  args.impl = impl;
-  args.stream = tensors_->stream();
-  if (part.op == Op::verify) {
+  if (part.op == Op::verify || part.op == Op::verify_layer) {
     const TensorView g = kda ? view(Field::ring_g, {L, S, T, d.HV, d.K}) : view(Field::ring_g, {L, S, T, d.HV});
     args.ring = {view(Field::ring_k, {L, S, T, d.H, d.K}).at(layer),
                  view(Field::ring_v, {L, S, T, d.HV, d.V}).at(layer), g.at(layer),
                  view(Field::ring_beta, {L, S, T, d.HV}).at(layer)};
-    return verify(args);
   }
+  args.numerics = part.numerics;
+  args.impl = impl;
+  args.stream = tensors_->stream();
+  return args;
+}
+
+namespace {
+
+Status decode_with(const VerifyArgs& args) {
   DecodeArgs decode_args;
   decode_args.mixer = args.mixer;
   decode_args.window = args.window;
   decode_args.state = args.state;
   decode_args.out = args.out;
   decode_args.numerics = args.numerics;
-  decode_args.impl = impl;
+  decode_args.impl = args.impl;
   decode_args.stream = args.stream;
   return decode(decode_args);
+}
+
+}  // namespace
+
+Status Rig::operate(const Desc& part, std::string_view impl, int64_t set, int64_t layer) {
+  if (part.op == Op::fold) return fold(part, impl, set);
+  if (is_layer(part.op)) return this->layer(part, impl, set);
+  const Desc& d = layout_.desc;
+  const int64_t B = d.rows, T = d.window;
+  VerifyArgs args = window_args(part, impl, set, layer);
+  args.window.q = view(Field::q, {B, T, d.H, d.K});
+  args.window.k = view(Field::k, {B, T, d.H, d.K});
+  args.window.v = view(Field::v, {B, T, d.HV, d.V});
+  return part.op == Op::verify ? verify(args) : decode_with(args);
+}
+
+Status Rig::layer(const Desc& part, std::string_view impl, int64_t set) {
+  const Desc& d = layout_.desc;
+  const int64_t B = d.rows, T = d.window, S = layout_.slots(), C = d.channels;
+  const VerifyArgs mixer = window_args(part, impl, set, 0);
+  LayerArgs args;
+  args.mixer = mixer.mixer;
+  args.window = mixer.window;
+  args.qkv = view(Field::qkv, {B, T, C});
+  args.conv_weight = view(Field::conv_weight, {C, d.conv_width});
+  args.conv_state = view(Field::conv_state, {S, C, d.conv_width - 1});
+  if (part.op == Op::verify_layer) args.conv_ring = view(Field::conv_ring, {S, T, C});
+  args.state = mixer.state;
+  args.ring = mixer.ring;
+  args.z = view(Field::z, {B, T, d.HV, d.V});
+  args.norm_weight = view(Field::norm_weight, {d.V});
+  args.out = mixer.out;
+  args.impl = impl;
+  args.stream = tensors_->stream();
+  return part.op == Op::verify_layer ? verify_layer(args) : decode_layer(args);
+}
+
+Status Rig::chain(int64_t index) {
+  const int64_t set = index % layout_.sets;
+  const Desc& d = layout_.desc;
+  const int64_t B = d.rows, T = d.window, S = layout_.slots(), C = d.channels;
+  const bool verifies = d.op == Op::verify_layer;
+  ConvArgs conv;
+  conv.x = view(Field::qkv, {B, T, C});
+  conv.weight = view(Field::conv_weight, {C, d.conv_width});
+  conv.conv_state = view(Field::conv_state, {S, C, d.conv_width - 1});
+  if (verifies) conv.conv_ring = view(Field::conv_ring, {S, T, C});
+  conv.out = view(Field::conv_out, {B, T, C});
+  conv.slot_ids = ints(slot_ids_, set * B, B);
+  conv.impl = impls_.call;
+  conv.stream = tensors_->stream();
+  RINGFOLD_RETURN_IF_ERROR(verifies ? conv_verify(conv) : conv_decode(conv));
+
+  VerifyArgs mixer = window_args(d, impls_.call, set, 0);
+  const auto part = [&](int64_t channel, int64_t heads, int64_t dim) {
+    TensorView v(conv.out.data, conv.out.dtype, {B, T, heads, dim}, {T * C, C, dim, 1});
+    v.data = static_cast<std::byte*>(v.data) + channel * static_cast<int64_t>(size_of(v.dtype));
+    v.device = tensors_->device();
+    return v;
+  };
+  mixer.window.q = part(0, d.H, d.K);
+  mixer.window.k = part(d.H * d.K, d.H, d.K);
+  mixer.window.v = part(2 * d.H * d.K, d.HV, d.V);
+  mixer.out = view(Field::mixed, {B, T, d.HV, d.V});
+  RINGFOLD_RETURN_IF_ERROR(verifies ? verify(mixer) : decode_with(mixer));
+
+  GatedNormArgs norm;
+  norm.x = view(Field::mixed, {B * T, d.HV, d.V});
+  norm.z = view(Field::z, {B * T, d.HV, d.V});
+  norm.weight = view(Field::norm_weight, {d.V});
+  norm.out = view(Field::out, {B * T, d.HV, d.V});
+  norm.impl = impls_.call;
+  norm.stream = tensors_->stream();
+  return gated_norm(norm);
 }
 
 }  // namespace ringfold::bench

@@ -13,10 +13,33 @@
 
 namespace ringfold::bench {
 
-enum class Field : uint8_t { q, k, v, a, b, out, state, ring_k, ring_v, ring_g, ring_beta, A_log, dt_bias };
-inline constexpr int kFields = 13;
+/// Those from qkv on belong to a whole layer, and are empty elsewhere.
+enum class Field : uint8_t {
+  q,
+  k,
+  v,
+  a,
+  b,
+  out,
+  state,
+  ring_k,
+  ring_v,
+  ring_g,
+  ring_beta,
+  conv_state,
+  conv_ring,
+  A_log,
+  dt_bias,
+  qkv,
+  z,
+  conv_weight,
+  norm_weight,
+  conv_out,  ///< of the chain of three calls, as is `mixed`
+  mixed
+};
+inline constexpr int kFields = 21;
 inline constexpr Field kInputs[] = {Field::q, Field::k, Field::v, Field::a, Field::b};
-inline constexpr Field kRing[] = {Field::ring_k, Field::ring_v, Field::ring_g, Field::ring_beta};
+inline constexpr Field kRing[] = {Field::ring_k, Field::ring_v, Field::ring_g, Field::ring_beta, Field::conv_ring};
 const char* to_string(Field field);
 
 /// How a case's tensors lie in memory: inputs and outputs [B,T,..], pools [layers,slots,..], all packed. The slots are
@@ -27,7 +50,7 @@ struct Layout {
   DType out = DType::bf16;
 
   int64_t slots() const { return sets * desc.rows; }
-  bool pooled(Field f) const { return f >= Field::state && f <= Field::ring_beta; }
+  bool pooled(Field f) const { return f >= Field::state && f <= Field::conv_ring; }
   DType dtype(Field f) const;
   /// Bytes of one row's part (inputs, outputs), of one slot's (pools), or of all (parameters).
   int64_t item_bytes(Field f) const;
@@ -67,6 +90,8 @@ class Rig {
 
   /// One call of the case, on set `index % sets`.
   Status call(int64_t index);
+  /// The same layer by three calls, for a case that is one whole layer.
+  Status chain(int64_t index);
   /// One of its operations: `part` is the case's `desc`, on one layer, or its `fold`, on all.
   Status operate(const Desc& part, std::string_view impl, int64_t set, int64_t layer);
   /// The set that the fold of a whole step takes when the verify takes `set`: one that is not in the cache.
@@ -90,6 +115,9 @@ class Rig {
  private:
   TensorView view(Field f, std::initializer_list<int64_t> shape);
   TensorView ints(const Buffer& buffer, int64_t at, int64_t n) const;
+  Status layer(const Desc& part, std::string_view impl, int64_t set);
+  /// What verify and decode take, but for q, k and v.
+  VerifyArgs window_args(const Desc& part, std::string_view impl, int64_t set, int64_t layer);
   Status fold(const Desc& part, std::string_view impl, int64_t set);
 
   Case case_;

@@ -114,6 +114,7 @@ Desc make_desc(const ExplainCommand& command, int64_t* layers) {
   desc.layers = all_layers ? *layers : 1;
   const bool conv = desc.op == Op::conv_verify || desc.op == Op::conv_decode || desc.op == Op::conv_commit;
   if (conv && command.channels == 0) throw CommandError("--channels: expected 1 or more for a conv operation, found 0");
+  if (is_layer(desc.op)) desc.channels = 2 * desc.H * desc.K + desc.HV * desc.V;
   if (conv) desc.channels = channels_of(command, desc);
   desc.conv_width = command.conv_width;
   desc.threads = command.threads;
@@ -230,7 +231,8 @@ void add_explain(CLI::App& app, int* exit_code) {
   auto command = std::make_shared<ExplainCommand>();
   CLI::App* sub = app.add_subcommand("explain", "Candidates with reasons, the plan, bytes held and moved.");
   sub->footer(kFooter);
-  sub->add_option("--op", command->op, "verify, decode, fold, conv_verify, conv_decode, conv_commit, gated_norm")
+  sub->add_option("--op", command->op,
+                  "verify, decode, fold, conv_verify, conv_decode, conv_commit, gated_norm, verify_layer, decode_layer")
       ->capture_default_str();
   sub->add_option("--preset", command->preset, preset_help());
   sub->add_option("--mixer", command->mixer, "gdn or kda")->capture_default_str();

@@ -52,7 +52,11 @@ Status Engine::load(const std::string& dir, const EngineOptions& options, std::u
   if (Status s = e->create_pool(); !s.ok()) return s;
   if (!options.impl.empty() && c.linear_layers() > 0) {  // refused here rather than at the first step
     Explanation explanation;
-    if (Status s = explain(e->describe(options.max_window), options.impl, &explanation); !s.ok()) return s;
+    Desc layer = e->describe(options.max_window);
+    layer.op = Op::verify_layer;
+    layer.channels = c.conv_channels();
+    layer.conv_width = c.linear_conv_kernel_dim;
+    if (Status s = explain(layer, options.impl, &explanation); !s.ok()) return s;
   }
   *engine = std::move(e);
   return {};
@@ -129,7 +133,6 @@ void Engine::reserve(int64_t tokens, int64_t length) {
   enlarge(&x_, tokens * c.hidden_size);
   enlarge(&normed_, tokens * c.hidden_size);
   enlarge(&mixed_, tokens * std::max(linear, 2 * heads + 2 * kv_heads));
-  enlarge(&conv_out_, tokens * c.conv_channels());
   enlarge(&mixer_out_, tokens * std::max(c.value_dim(), heads));
   enlarge(&mlp_, tokens * 2 * c.intermediate_size);
   enlarge(&cosine_, tokens * c.rotary_dim / 2);
@@ -215,8 +218,7 @@ Status Engine::step(std::span<const StepRow> rows, Mode mode, Logits which, cons
 Status Engine::linear_mixer(const Batch& batch, const LayerWeights& w, int64_t index, Mode mode) {
   const ModelConfig& c = config_;
   const int64_t n = batch.tokens, B = static_cast<int64_t>(batch.rows.size());
-  const int64_t H = c.linear_num_key_heads, HV = c.linear_num_value_heads, K = c.linear_key_head_dim,
-                V = c.linear_value_head_dim;
+  const int64_t HV = c.linear_num_value_heads, V = c.linear_value_head_dim;
   const int64_t C = c.conv_channels(), width = C + c.value_dim() + 2 * HV;
   // One packed row per token: qkv, z, b, a. The library takes views of it.
   float* qkv = mixed_.data();
@@ -227,46 +229,22 @@ Status Engine::linear_mixer(const Batch& batch, const LayerWeights& w, int64_t i
       {w.in_qkv, qkv, width, false}, {w.in_z, z, width, false}, {w.in_b, b, width, false}, {w.in_a, a, width, false}};
   matmul(projections, normed_.data(), c.hidden_size, n);
 
-  const TensorView slot_ids(slots_.data(), DType::i32, {B}), cu_seqlens(cu_seqlens_.data(), DType::i32, {B + 1});
-  ConvArgs conv;
-  pool_->bind(index, &conv);
-  conv.x = TensorView(qkv, DType::f32, {n, C}, {width, 1});
-  conv.weight = w.conv_weight;
-  conv.out = TensorView(conv_out_.data(), DType::f32, {n, C});
-  conv.slot_ids = slot_ids;
-  conv.cu_seqlens = cu_seqlens;
-  conv.impl = options_.impl;
-  if (Status s = mode == Mode::verify ? conv_verify(conv) : conv_decode(conv); !s.ok()) return s;
-
-  Mixer mixer;
-  mixer.A_log = TensorView(w.A_log.data(), DType::f32, {HV});
-  mixer.dt_bias = TensorView(w.dt_bias.data(), DType::f32, {HV});
-  Window window;
-  window.q = TensorView(conv_out_.data(), DType::f32, {n, H, K}, {C, K, 1});
-  window.k = TensorView(conv_out_.data() + c.key_dim(), DType::f32, {n, H, K}, {C, K, 1});
-  window.v = TensorView(conv_out_.data() + 2 * c.key_dim(), DType::f32, {n, HV, V}, {C, V, 1});
-  window.a = TensorView(a, DType::f32, {n, HV}, {width, 1});
-  window.b = TensorView(b, DType::f32, {n, HV}, {width, 1});
-  window.slot_ids = slot_ids;
-  window.cu_seqlens = cu_seqlens;
-  const TensorView out(mixer_out_.data(), DType::f32, {n, HV, V});
-  const auto run = [&](auto args, auto call) {
-    pool_->bind(index, &args);
-    args.mixer = mixer;
-    args.window = window;
-    args.out = out;
-    args.impl = options_.impl;
-    return call(args);
-  };
-  if (Status s = mode == Mode::verify ? run(VerifyArgs(), verify) : run(DecodeArgs(), decode); !s.ok()) return s;
-
-  GatedNormArgs norm;
-  norm.x = norm.out = out;
-  norm.z = TensorView(z, DType::f32, {n, HV, V}, {width, V, 1});
-  norm.weight = TensorView(w.mixer_norm.data(), DType::f32, {V});
-  norm.eps = c.rms_norm_eps;
-  norm.impl = options_.impl;
-  if (Status s = gated_norm(norm); !s.ok()) return s;
+  LayerArgs layer;
+  pool_->bind(index, &layer);
+  layer.mixer.A_log = TensorView(w.A_log.data(), DType::f32, {HV});
+  layer.mixer.dt_bias = TensorView(w.dt_bias.data(), DType::f32, {HV});
+  layer.qkv = TensorView(qkv, DType::f32, {n, C}, {width, 1});
+  layer.window.a = TensorView(a, DType::f32, {n, HV}, {width, 1});
+  layer.window.b = TensorView(b, DType::f32, {n, HV}, {width, 1});
+  layer.window.slot_ids = TensorView(slots_.data(), DType::i32, {B});
+  layer.window.cu_seqlens = TensorView(cu_seqlens_.data(), DType::i32, {B + 1});
+  layer.conv_weight = w.conv_weight;
+  layer.z = TensorView(z, DType::f32, {n, HV, V}, {width, V, 1});
+  layer.norm_weight = TensorView(w.mixer_norm.data(), DType::f32, {V});
+  layer.norm_eps = c.rms_norm_eps;
+  layer.out = TensorView(mixer_out_.data(), DType::f32, {n, HV, V});
+  layer.impl = options_.impl;
+  if (Status s = mode == Mode::verify ? verify_layer(layer) : decode_layer(layer); !s.ok()) return s;
 
   const Product out_proj{w.out_proj, x_.data(), c.hidden_size, true};
   matmul({&out_proj, 1}, mixer_out_.data(), c.value_dim(), n);

@@ -121,7 +121,7 @@ class Engine {
   std::vector<float> inverse_frequency_;  ///< [rotary_dim / 2]
 
   // Buffers of one step, [tokens, ..] each.
-  std::vector<float> x_, normed_, mixed_, conv_out_, mixer_out_, mlp_, cosine_, sine_, scores_, logits_;
+  std::vector<float> x_, normed_, mixed_, mixer_out_, mlp_, cosine_, sine_, scores_, logits_;
   std::vector<int32_t> slots_, cu_seqlens_, accepted_, generations_;
 };
 

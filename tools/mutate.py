@@ -28,6 +28,7 @@ PREPARE = "src/cpu/prepare-inl.h"
 RECURRENCE = "src/cpu/recurrence-inl.h"
 JUDGE = "src/core/judge.h"
 HISTORY = "src/core/history.h"
+LAYER = "src/cpu/layer-inl.h"
 
 
 @dataclass
@@ -45,6 +46,7 @@ class Fault:
     shared: tuple = ()
     reference: tuple = ()
     highway: tuple = ()
+    alone: str = "C4 C9"  # lines that notice a fault of one body
 
 
 FAULTS = [
@@ -118,6 +120,18 @@ FAULTS = [
     Fault("a history that is due and not stored", "C1",
           reference=(Edit(REFERENCE, "if (t == -1 && replay.to_checkpoint) store_state(", "if (t == -9 && replay.to_checkpoint) store_state("),),
           highway=(Edit(RECURRENCE, "if (block.checkpoint.data && i + 1 == block.history) keep(block.checkpoint);", ""),)),
+    Fault("a layer's key heads with the conv weights of their neighbours", "C20",
+          shared=(Edit("src/core/layer.h", "return (p.H + head) * p.K;", "return (p.H + (head + 1) % p.H) * p.K;"),)),
+    Fault("a layer's norm before the rounding of the mixer's output", "C20",
+          shared=(Edit("src/core/lower_layer.cc", "n.x.dtype = args.mixer_out;", "n.x.dtype = DType::f32;"),)),
+    Fault("a layer's conv windows of q and k not moved", "C20",
+          reference=(Edit(REFERENCE, "    if (p.conv.write_state) advance_conv_window(p.conv, piece);\n  }\n}",
+                          "    if (p.conv.write_state && p.K < 0) advance_conv_window(p.conv, piece);\n  }\n}"),),
+          highway=(Edit(LAYER, "for (int key = 0; p_.conv.write_state && key < task_.keys; ++key) {",
+                        "for (int key = 0; p_.conv.write_state && key < 0; ++key) {"),),
+          alone="C20"),
+    Fault("a layer that looks at one of its two cursors", "C20",
+          shared=(Edit(JUDGE, "if (in_range && p.conv_pending &&", "if (false && p.conv_pending &&"),)),
     Fault("an fma of the state update split in two", "Fingerprints",
           shared=(Edit(ARITH, "return O::fma(u, k, O::mul(s, decay));", "return O::add(O::mul(u, k), O::mul(s, decay));"),)),
     Fault("an fma of the canonical sum split in two", "Fingerprints",
@@ -131,8 +145,8 @@ def variants(fault):
     if fault.shared:
         return [("shared code", fault.shared, fault.noticed_by)]
     return [("both bodies", fault.reference + fault.highway, fault.noticed_by),
-            ("Highway alone", fault.highway, "C4 C9"),
-            ("reference alone", fault.reference, "C4 C9")]
+            ("Highway alone", fault.highway, fault.alone),
+            ("reference alone", fault.reference, fault.alone)]
 
 
 def spoil(tree, edits):

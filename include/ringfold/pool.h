@@ -9,6 +9,7 @@
 #include "ringfold/conv.h"
 #include "ringfold/decode.h"
 #include "ringfold/fold.h"
+#include "ringfold/layer.h"
 #include "ringfold/verify.h"
 
 namespace ringfold {
@@ -150,6 +151,7 @@ class Pool {
   void bind(int64_t layer, VerifyArgs* args) const;
   void bind(int64_t layer, DecodeArgs* args) const;
   void bind(int64_t layer, ConvArgs* args) const;
+  void bind(int64_t layer, LayerArgs* args) const;
 
  private:
   friend Status commit(Pool& pool, const CommitArgs& args);

@@ -24,8 +24,8 @@ struct Desc {
   int64_t rows = 1;              ///< B
   int64_t window = 1;            ///< T, the largest of the batch
   int64_t layers = 1;            ///< fold, conv_commit
-  int64_t channels = 0;          ///< C, conv operations (and footprint(): of the layer's conv)
-  int64_t conv_width = 4;        ///< W, conv operations
+  int64_t channels = 0;          ///< C, conv and layer operations (and footprint(): of the layer's conv)
+  int64_t conv_width = 4;        ///< W, conv and layer operations
   int64_t state_alignment = 16;  ///< bytes: largest power of two up to 16 that divides the address of every state row
   int64_t input_alignment = 16;  ///< the same for rows of q, k and v, and of the ring's k and v
   int64_t widest_stride = 0;     ///< bytes: the largest distance between neighbouring heads or tokens of a tensor

@@ -6,6 +6,7 @@
 #include "ringfold/decode.h"
 #include "ringfold/fold.h"
 #include "ringfold/gated_norm.h"
+#include "ringfold/layer.h"
 #include "ringfold/pool.h"
 #include "ringfold/registry.h"
 #include "ringfold/verify.h"

@@ -27,12 +27,23 @@ enum class StateRounding : uint8_t { per_commit, per_token };
 enum class FoldPolicy : uint8_t { on_commit, on_next_verify, lazy };
 
 /// The operations that implementations provide.
-enum class Op : uint8_t { verify, decode, fold, conv_verify, conv_decode, conv_commit, gated_norm };
+enum class Op : uint8_t {
+  verify,
+  decode,
+  fold,
+  conv_verify,
+  conv_decode,
+  conv_commit,
+  gated_norm,
+  verify_layer,
+  decode_layer
+};
 
 /// Activation of the output gate in the gated RMSNorm: SiLU in Qwen models, sigmoid in Kimi models.
 enum class NormGate : uint8_t { silu, sigmoid };
 
 inline constexpr size_t size_of(DType t) { return t == DType::f32 || t == DType::i32 ? 4 : 2; }
+inline constexpr bool is_layer(Op op) { return op == Op::verify_layer || op == Op::decode_layer; }
 inline constexpr bool is_float(DType t) { return t != DType::i32; }
 
 const char* to_string(DType);

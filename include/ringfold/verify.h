@@ -12,7 +12,7 @@ namespace ringfold {
 /// Ragged (cu_seqlens present): the first dimension is [tokens], row r has tokens cu_seqlens[r] .. cu_seqlens[r+1]-1.
 /// q, k, v share one float dtype (the activation dtype); a and b may each have any float dtype.
 struct Window {
-  TensorView q;                ///< [B,T,H,K] or [tokens,H,K], after the short conv, before l2norm
+  TensorView q;                ///< [B,T,H,K] or [tokens,H,K], after the short conv (layer.h: before it), before l2norm
   TensorView k;                ///< like q
   TensorView v;                ///< [B,T,HV,V] or [tokens,HV,V]; value head hv reads key head hv / (HV/H)
   TensorView a;                ///< GDN [B,T,HV] or [tokens,HV]; KDA [B,T,HV,K] or [tokens,HV,K]; raw projection

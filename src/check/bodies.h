@@ -39,5 +39,7 @@ void commit_is_atomic(Judge&, const Config&, std::string_view);  // C18
 void graph_replay(Judge&, const Config&, std::string_view);  // C17
 // bodies_large.cc
 void large_offsets(Judge&, const Config&, std::string_view);  // C19
+// bodies_layer.cc
+void layer_is_chain(Judge&, const Config&, std::string_view);  // C20
 
 }  // namespace ringfold::check

@@ -2,6 +2,7 @@
 #include <functional>
 
 #include "check/bodies.h"
+#include "check/layer_world.h"
 
 namespace ringfold::check {
 namespace {
@@ -86,6 +87,61 @@ void wrong_device(Judge& judge, const World& world) {
   judge.untouched(batch.row_status, status, "row_status, by calls on the wrong device");
 }
 
+/// verify_layer and decode_layer. What they share with verify and decode goes through the same checks; q, k, v given
+/// as `qkv` are named by it, or as views.
+void layer_arguments(Judge& judge, const Config& config, std::string_view impl) {
+  using A = LayerArgs;
+  constexpr Code kInvalid = Code::invalid_argument;
+  const LayerWorld world(config, impl);
+  const LayerWorld::Memory memory = world.make_memory();
+  LayerWorld::Call call = world.call();
+  call.packed = true;
+  const std::vector<BadCall<A>> cases{
+      {"an unknown implementation", Code::not_found, "no-such", [](A& a) { a.impl = "no-such"; }},
+      {"no projections", kInvalid, "qkv", [](A& a) { a.qkv = {}; }},
+      {"projections twice", kInvalid, "qkv", [&](A& a) { a.window.q = call.batch.window.q; }},
+      {"projections without memory", kInvalid, "qkv", [](A& a) { a.qkv.data = nullptr; }},
+      {"a channel too many", kInvalid, "qkv", [](A& a) { ++a.qkv.shape[a.qkv.rank - 1]; }},
+      {"integer projections", kInvalid, "qkv", [](A& a) { a.qkv.dtype = DType::i32; }},
+      {"no b", kInvalid, "window.b", [](A& a) { a.window.b = {}; }},
+      {"no conv weight", kInvalid, "conv_weight", [](A& a) { a.conv_weight = {}; }},
+      {"a conv weight of other channels", kInvalid, "conv_weight", [](A& a) { --a.conv_weight.shape[0]; }},
+      {"a conv of width 1", kInvalid, "conv_weight", [](A& a) { a.conv_weight.shape[1] = 1; }},
+      {"an integer conv bias", kInvalid, "conv_bias", [](A& a) { (a.conv_bias = a.norm_weight).dtype = DType::i32; }},
+      {"no conv state", kInvalid, "conv_state", [](A& a) { a.conv_state = {}; }},
+      {"a conv state of other slots", kInvalid, "conv_state", [](A& a) { --a.conv_state.shape[0]; }},
+      {"an integer conv state", kInvalid, "conv_state", [](A& a) { a.conv_state.dtype = DType::i32; }},
+      {"pending without conv_pending", kInvalid, "conv_pending", [](A& a) { a.conv_pending = {}; }},
+      {"conv_pending of another length", kInvalid, "conv_pending", [](A& a) { --a.conv_pending.shape[0]; }},
+      {"no z", kInvalid, "z", [](A& a) { a.z = {}; }},
+      {"z of other heads", kInvalid, "z", [](A& a) { ++a.z.shape[a.z.rank - 2]; }},
+      {"an integer z", kInvalid, "z", [](A& a) { a.z.dtype = DType::i32; }},
+      {"no norm weight", kInvalid, "norm_weight", [](A& a) { a.norm_weight = {}; }},
+      {"a negative norm_eps", kInvalid, "norm_eps", [](A& a) { a.norm_eps = -1; }},
+      {"a NaN norm_eps", kInvalid, "norm_eps", [](A& a) { a.norm_eps = __builtin_nanf(""); }},
+      {"integers between mixer and norm", kInvalid, "mixer_out", [](A& a) { a.mixer_out = DType::i32; }},
+      {"no state", kInvalid, "state", [](A& a) { a.state = {}; }},
+      {"no out", kInvalid, "out", [](A& a) { a.out = {}; }},
+      {"an integer out", kInvalid, "out", [](A& a) { a.out.dtype = DType::i32; }},
+      {"row_status of another length", kInvalid, "row_status", [](A& a) { ++a.row_status.shape[0]; }},
+  };
+  std::vector<TensorView> views{call.batch.out, call.batch.row_status};
+  for (const auto& view : memory.all()) views.push_back(view.second);
+  const auto good = [&] { return world.args(memory, call); };
+  auto verify_cases = cases;
+  verify_cases.push_back({"a ring without a conv ring", kInvalid, "conv_ring", [](A& a) { a.conv_ring = {}; }});
+  verify_cases.push_back({"a conv ring of other slots", kInvalid, "conv_ring", [](A& a) { --a.conv_ring.shape[0]; }});
+  run<A>(
+      judge, "verify_layer", verify_cases, good, [](const A& a) { return mirrored::verify_layer(a); }, views);
+  run<A>(
+      judge, "decode_layer", cases, good, [](const A& a) { return mirrored::decode_layer(a); }, views);
+  A elsewhere = good();
+  elsewhere.z.device = Device::cuda;
+  const Status mixed = ringfold::verify_layer(elsewhere);
+  judge.refused(mixed, kInvalid, "verify_layer with z on another device");
+  judge.that(mixed.message().find("z:") != std::string::npos, "the message does not name z: " + mixed.message());
+}
+
 }  // namespace
 
 void refused_arguments(Judge& judge, const Config& config, std::string_view impl) {
@@ -128,6 +184,7 @@ void refused_arguments(Judge& judge, const Config& config, std::string_view impl
       judge, "fold", fold_cases, [&] { return world.fold_args(store, ids, counts); },
       [](const FoldArgs& a) { return mirrored::fold(a); }, memory);
   wrong_device(judge, world);
+  layer_arguments(judge, config, impl);
 }
 
 }  // namespace ringfold::check

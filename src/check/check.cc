@@ -35,6 +35,7 @@ constexpr Entry kEntries[] = {
     {{"C17", "no call allocates or synchronises, a CUDA graph can be replayed with other rows"}, graph_replay},
     {{"C18", "state, conv window, snapshots and cursors are committed together or not at all"}, commit_is_atomic},
     {{"C19", "64-bit offsets: pools past 2^31 elements, more than 65,535 rows"}, large_offsets},
+    {{"C20", "a layer in one call equals conv, mixer and norm one after the other, bitwise"}, layer_is_chain},
     {{"ACC", "outputs and states lie within the derived fp32 bound of the fp64 oracle"}, accuracy},
 };
 

@@ -50,7 +50,7 @@ const char* to_string(Layout layout);
 
 /// One line of the contract.
 struct Line {
-  const char* id;    ///< "C1" .. "C19", and "ACC": accuracy against the fp64 oracle
+  const char* id;    ///< "C1" .. "C20", and "ACC": accuracy against the fp64 oracle
   const char* what;  ///< one sentence
 };
 

@@ -70,10 +70,10 @@ struct Plan {
   int64_t quick, full;  ///< points
 };
 // Heavier bodies get fewer points. C19 has its own.
-constexpr Plan kPlans[] = {{"C1", 6, 54},  {"C2", 6, 54},  {"C3", 6, 54},  {"C4", 5, 36},  {"C5", 6, 54},
-                           {"C6", 6, 54},  {"C7", 5, 36},  {"C8", 5, 36},  {"C9", 9, 54},  {"C10", 6, 54},
-                           {"C11", 6, 54}, {"C12", 3, 27}, {"C13", 4, 27}, {"C14", 5, 36}, {"C15", 3, 27},
-                           {"C16", 6, 54}, {"C17", 2, 14}, {"C18", 3, 27}, {"C19", 1, 3},  {"ACC", 9, 54}};
+constexpr Plan kPlans[] = {
+    {"C1", 6, 54},  {"C2", 6, 54},  {"C3", 6, 54},  {"C4", 5, 36},  {"C5", 6, 54},  {"C6", 6, 54},  {"C7", 5, 36},
+    {"C8", 5, 36},  {"C9", 9, 54},  {"C10", 6, 54}, {"C11", 6, 54}, {"C12", 3, 27}, {"C13", 4, 27}, {"C14", 5, 36},
+    {"C15", 3, 27}, {"C16", 6, 54}, {"C17", 2, 14}, {"C18", 3, 27}, {"C19", 1, 3},  {"C20", 9, 54}, {"ACC", 9, 54}};
 
 /// Lines that fold policies have a part in, beside on_commit. C15, C19 and ACC ask other questions, C17 brings pools of
 /// its own.
@@ -117,7 +117,8 @@ Desc describe(const Config& c, Op op, Device device) {
           .device = device,
           .kind = c.gate == Gate::gdn ? MixerKind::gdn : MixerKind::kda,
           .state_rounding = c.rounding,
-          .fold_policy = op == Op::verify || op == Op::decode || op == Op::fold ? c.policy : FoldPolicy::on_commit,
+          .fold_policy =
+              is_layer(op) || op == Op::verify || op == Op::decode || op == Op::fold ? c.policy : FoldPolicy::on_commit,
           .state_dtype = c.state,
           .act_dtype = c.act,
           .H = c.H,
@@ -127,8 +128,9 @@ Desc describe(const Config& c, Op op, Device device) {
           .rows = c.rows,
           .window = c.window,
           .layers = op == Op::fold || op == Op::conv_commit ? c.layers : 1,
-          .channels =
-              op == Op::conv_verify || op == Op::conv_decode || op == Op::conv_commit ? 2 * c.H * c.K + c.HV * c.V : 0,
+          .channels = is_layer(op) || op == Op::conv_verify || op == Op::conv_decode || op == Op::conv_commit
+                          ? 2 * c.H * c.K + c.HV * c.V
+                          : 0,
           // The largest that the bodies make.
           .history_rows = c.policy == FoldPolicy::on_commit ? 0 : std::min<int64_t>(3 * c.window + 2, kMaxWindow),
           .ring_u = op == Op::verify && c.ring_u};

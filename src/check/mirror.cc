@@ -132,6 +132,15 @@ std::vector<TensorView*> tensors_of(ConvCommitArgs& a) {
 
 std::vector<TensorView*> tensors_of(GatedNormArgs& a) { return present({&a.x, &a.z, &a.weight, &a.out}); }
 
+std::vector<TensorView*> tensors_of(LayerArgs& a) {
+  return present({&a.mixer.A_log, &a.mixer.dt_bias, &a.qkv,          &a.window.q,        &a.window.k,
+                  &a.window.v,    &a.window.a,      &a.window.b,     &a.window.slot_ids, &a.window.cu_seqlens,
+                  &a.conv_weight, &a.conv_bias,     &a.conv_state,   &a.conv_ring,       &a.conv_pending,
+                  &a.state,       &a.ring.k,        &a.ring.v,       &a.ring.g,          &a.ring.beta,
+                  &a.pending,     &a.history.base,  &a.history.live, &a.history.cuts,    &a.z,
+                  &a.norm_weight, &a.out,           &a.row_status});
+}
+
 std::vector<TensorView*> tensors_of(CommitArgs& a) {
   return present({&a.slot_ids, &a.generations, &a.num_accepted, &a.track_slots, &a.track_steps, &a.row_status});
 }
@@ -233,6 +242,14 @@ Status conv_commit(const ConvCommitArgs& args) {
 
 Status gated_norm(const GatedNormArgs& args) {
   return through_copies(args, [](const GatedNormArgs& a) { return ringfold::gated_norm(a); });
+}
+
+Status verify_layer(const LayerArgs& args) {
+  return through_copies(args, [](const LayerArgs& a) { return ringfold::verify_layer(a); });
+}
+
+Status decode_layer(const LayerArgs& args) {
+  return through_copies(args, [](const LayerArgs& a) { return ringfold::decode_layer(a); });
 }
 
 Status commit(Pool& pool, const CommitArgs& args) {

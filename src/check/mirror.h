@@ -17,6 +17,7 @@ std::vector<TensorView*> tensors_of(FoldArgs& args);
 std::vector<TensorView*> tensors_of(ConvArgs& args);
 std::vector<TensorView*> tensors_of(ConvCommitArgs& args);
 std::vector<TensorView*> tensors_of(GatedNormArgs& args);
+std::vector<TensorView*> tensors_of(LayerArgs& args);
 std::vector<TensorView*> tensors_of(CommitArgs& args);
 
 /// Copies of host memory on a device, and arguments that name the copies. What is copied is the whole block
@@ -78,6 +79,8 @@ Status conv_verify(const ConvArgs& args);
 Status conv_decode(const ConvArgs& args);
 Status conv_commit(const ConvCommitArgs& args);
 Status gated_norm(const GatedNormArgs& args);
+Status verify_layer(const LayerArgs& args);
+Status decode_layer(const LayerArgs& args);
 Status commit(Pool& pool, const CommitArgs& args);
 }  // namespace mirrored
 

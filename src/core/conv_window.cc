@@ -9,7 +9,7 @@ namespace {
 
 constexpr int64_t kChannelsPerTask = 2048;
 
-// Window after `tokens` inputs: the last W-1 of (old window, inputs). `input(t)` is the row of channels of token t.
+// Window after `tokens` inputs: the last W-1 of (old window, inputs). `input(t)` is channel c0 of token t.
 template <class U, class Input>
 void advance(const ConvParams& p, int64_t layer, int64_t slot, int64_t dst, int64_t tokens, int64_t c0, int64_t c1,
              Input input) {
@@ -24,7 +24,7 @@ void advance(const ConvParams& p, int64_t layer, int64_t slot, int64_t dst, int6
   for (int64_t c = c0; c < c1; ++c) {
     U next[kMaxConvWidth - 1];
     for (int j = 0; j < taps; ++j) {
-      next[j] = inputs[j] ? inputs[j][c] : from[c * p.state_channel_stride + (j + tokens) * p.state_tap_stride];
+      next[j] = inputs[j] ? inputs[j][c - c0] : from[c * p.state_channel_stride + (j + tokens) * p.state_tap_stride];
     }
     for (int j = 0; j < taps; ++j) to[c * p.state_channel_stride + j * p.state_tap_stride] = next[j];
   }
@@ -43,10 +43,22 @@ void advance(const ConvParams& p, int64_t layer, int64_t slot, int64_t dst, int6
 
 }  // namespace
 
-void advance_conv_window(const ConvParams& p, int64_t row, int64_t c0, int64_t c1) {
-  const int64_t slot = p.slot_ids[row];
-  advance(p, 0, slot, slot, p.tokens(row), c0, c1,
-          [&](int64_t t) { return p.x.at(0, p.window_row(row), p.window_token(row) + t, 0); });
+ConvPiece conv_piece(const ConvParams& p, int64_t row, int64_t first, int n) {
+  const auto x_size = static_cast<int64_t>(size_of(p.x.dtype)), out_size = static_cast<int64_t>(size_of(p.out.dtype));
+  const int64_t window_row = p.window_row(row), token = p.window_token(row);
+  return {.slot = p.slot_ids[row],
+          .tokens = p.tokens(row),
+          .first = first,
+          .n = n,
+          .x = p.x.at(0, window_row, token, 0) + first * x_size,
+          .x_step = p.x.token_stride * x_size,
+          .out = p.out.at(0, window_row, token, 0) + first * out_size,
+          .out_step = p.out.token_stride * out_size};
+}
+
+void advance_conv_window(const ConvParams& p, const ConvPiece& piece) {
+  advance(p, 0, piece.slot, piece.slot, piece.tokens, piece.first, piece.first + piece.n,
+          [&](int64_t t) { return piece.x + t * piece.x_step; });
 }
 
 Status commit_conv_windows(const ConvParams& p) {
@@ -56,7 +68,9 @@ Status commit_conv_windows(const ConvParams& p) {
     if (!p.live(row)) return;
     const int64_t c0 = task % parts * kChannelsPerTask, c1 = std::min(p.channels, c0 + kChannelsPerTask);
     const int64_t slot = p.slot_ids[row], dst = p.destination(row);
-    const auto input = [&](int64_t t) { return p.ring.at(layer, slot, t, 0); };
+    const auto input = [&](int64_t t) {
+      return p.ring.at(layer, slot, t, 0) + c0 * static_cast<int64_t>(size_of(p.ring.dtype));
+    };
     // The snapshot first: it reads the old window, which the commit overwrites.
     if (const int64_t target = p.track_slot(row); target >= 0) {
       advance(p, layer, slot, target, p.track_steps[row] + 1, c0, c1, input);

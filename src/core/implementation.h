@@ -32,6 +32,7 @@ struct Implementation {
   Status (*conv)(const ConvParams&) = nullptr;  ///< conv_verify, conv_decode
   Status (*conv_commit)(const ConvParams&) = nullptr;
   Status (*gated_norm)(const NormParams&) = nullptr;
+  Status (*layer)(const LayerParams&, const Desc&) = nullptr;  ///< verify_layer, decode_layer; null: it has none
   // Devices only: Rows::due; and the cursors of the rows that are done.
   Status (*list_due)(const Rows&) = nullptr;
   Status (*move_cursors)(const Rows&) = nullptr;

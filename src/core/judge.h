@@ -50,6 +50,15 @@ RF_HD RowStatus judge_window(const Rows& p, int64_t row, bool may_have_history =
   return judge_window(p, f, may_have_history);
 }
 
+/// A row of a whole layer: one verdict over the cursors of both halves.
+RF_HD RowStatus judge_layer(const Rows& p, int64_t row) {
+  const RowStatus s = judge_window(p, row);
+  const bool in_range = s == RowStatus::done || s == RowStatus::window_too_long;
+  if (in_range && p.conv_pending && p.conv_pending.at(0, p.slot_ids[row]) == kNotAcquired)
+    return RowStatus::slot_not_acquired;
+  return s;
+}
+
 /// The shortest pending window of a slot over the layers of the call, conv windows included: kNotAcquired if the slot
 /// is free, kNoWindow if one layer has none. Looks at every step-th layer from `first` on: a kernel shares them out
 /// among its threads. `layer_of(i)` is the i-th layer of the call.

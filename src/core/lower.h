@@ -7,6 +7,7 @@
 #include "ringfold/decode.h"
 #include "ringfold/fold.h"
 #include "ringfold/gated_norm.h"
+#include "ringfold/layer.h"
 #include "ringfold/registry.h"
 #include "ringfold/verify.h"
 
@@ -19,6 +20,16 @@ Status lower(const FoldArgs& args, RecurrenceParams* params, Desc* desc);
 Status lower_conv(Op op, const ConvArgs& args, ConvParams* params, Desc* desc);
 Status lower(const ConvCommitArgs& args, ConvParams* params, Desc* desc);
 Status lower(const GatedNormArgs& args, NormParams* params, Desc* desc);
+Status lower_layer(Op op, const LayerArgs& args, LayerParams* params, Desc* desc);
+
+/// lower(VerifyArgs) and lower(DecodeArgs), also for the recurrence of a layer: then `out` may have any float dtype.
+Status lower_verify(Op op, const VerifyArgs& args, RecurrenceParams* params, Desc* desc);
+Status lower_decode(Op op, const DecodeArgs& args, RecurrenceParams* params, Desc* desc);
+
+/// What all conv calls check and set: the width of a conv, and where its windows and recorded inputs lie.
+Status check_conv_width(const char* name, int64_t width);
+void set_conv_state(const TensorView& conv_state, ConvParams* params);
+void set_conv_ring(const TensorView& conv_ring, ConvParams* params);
 
 /// The arguments that fold, conv_commit and commit share: slot_ids, num_accepted, track_slots, track_steps, row_status.
 /// `like`: the tensor, called `name`, whose device they must be on.

@@ -13,24 +13,24 @@ namespace {
 
 std::byte* bytes(const TensorView& v) { return static_cast<std::byte*>(v.data); }
 
-Status check_width(int64_t width) {
+}  // namespace
+
+Status check_conv_width(const char* name, int64_t width) {
   if (width >= kMinConvWidth && width <= kMaxConvWidth) return {};
-  return invalid("weight", fmt::format("conv width {} .. {}", kMinConvWidth, kMaxConvWidth), fmt::format("{}", width));
+  return invalid(name, fmt::format("conv width {} .. {}", kMinConvWidth, kMaxConvWidth), fmt::format("{}", width));
 }
 
-void set_state(const TensorView& s, ConvParams* p) {
+void set_conv_state(const TensorView& s, ConvParams* p) {
   const int at = s.rank - 3;
   p->state = {bytes(s), s.dtype, at ? s.stride[0] : 0, s.stride[at], 0, 0};
   p->state_channel_stride = s.stride[at + 1];
   p->state_tap_stride = s.stride[at + 2];
 }
 
-void set_ring(const TensorView& s, ConvParams* p) {
+void set_conv_ring(const TensorView& s, ConvParams* p) {
   const int at = s.rank - 3;
   p->ring = {bytes(s), s.dtype, at ? s.stride[0] : 0, s.stride[at], s.stride[at + 1], 0};
 }
-
-}  // namespace
 
 Status lower_conv(Op op, const ConvArgs& args, ConvParams* p, Desc* desc) {
   const bool ragged = !args.cu_seqlens.empty();
@@ -40,7 +40,7 @@ Status lower_conv(Op op, const ConvArgs& args, ConvParams* p, Desc* desc) {
   if (args.slot_ids.rank != 1) return invalid("slot_ids", "[B]", to_string(args.slot_ids));
   const int64_t C = args.x.shape[lead], W = args.weight.shape[1], B = args.slot_ids.shape[0];
   const int64_t T = ragged ? 0 : args.x.shape[1];
-  RINGFOLD_RETURN_IF_ERROR(check_width(W));
+  RINGFOLD_RETURN_IF_ERROR(check_conv_width("weight", W));
   if (args.conv_state.rank != 3) return invalid("conv_state", "[slots,C,W-1]", to_string(args.conv_state));
   const int64_t slots = args.conv_state.shape[0];
   const auto like_x = [&](const char* name, const TensorView& v) {
@@ -69,7 +69,7 @@ Status lower_conv(Op op, const ConvArgs& args, ConvParams* p, Desc* desc) {
     if (T > args.conv_ring.shape[1]) {
       return invalid("x", fmt::format("T <= the ring's {} rows", args.conv_ring.shape[1]), fmt::format("T = {}", T));
     }
-    set_ring(args.conv_ring, p);
+    set_conv_ring(args.conv_ring, p);
     RINGFOLD_RETURN_IF_ERROR(check_device({{"conv_state", args.conv_state}, {"conv_ring", args.conv_ring}}));
   }
   RINGFOLD_RETURN_IF_ERROR(check_ints("slot_ids", args.slot_ids, "B", B));
@@ -107,7 +107,7 @@ Status lower_conv(Op op, const ConvArgs& args, ConvParams* p, Desc* desc) {
   p->weight_stride = args.weight.stride[0];
   p->bias = bytes(args.bias);
   p->bias_dtype = args.bias.dtype;
-  set_state(args.conv_state, p);
+  set_conv_state(args.conv_state, p);
   p->slot_ids = ints(args.slot_ids);
   p->cu_seqlens = ints(args.cu_seqlens);
   p->pending = cursors(args.pending);
@@ -137,7 +137,7 @@ Status lower(const ConvCommitArgs& args, ConvParams* p, Desc* desc) {
   const Dim layers{"layers", layered ? args.conv_state.shape[0] : 1}, slots{"slots", args.conv_state.shape[at]};
   const Dim C{"C", args.conv_state.shape[at + 1]}, taps{"W-1", args.conv_state.shape[at + 2]};
   const Dim rows{"rows", args.conv_ring.shape[at + 1]};
-  RINGFOLD_RETURN_IF_ERROR(check_width(taps.size + 1));
+  RINGFOLD_RETURN_IF_ERROR(check_conv_width("weight", taps.size + 1));
   RINGFOLD_RETURN_IF_ERROR(layered ? check_view("conv_state", args.conv_state, {layers, slots, C, taps}, Inner::free)
                                    : check_view("conv_state", args.conv_state, {slots, C, taps}, Inner::free));
   RINGFOLD_RETURN_IF_ERROR(layered ? check_view("conv_ring", args.conv_ring, {layers, slots, rows, C})
@@ -153,8 +153,8 @@ Status lower(const ConvCommitArgs& args, ConvParams* p, Desc* desc) {
   p->channels = C.size;
   p->width = static_cast<int>(taps.size + 1);
   p->write_state = true;
-  set_state(args.conv_state, p);
-  set_ring(args.conv_ring, p);
+  set_conv_state(args.conv_state, p);
+  set_conv_ring(args.conv_ring, p);
 
   *desc = {};
   desc->op = Op::conv_commit;

@@ -251,7 +251,9 @@ Status lower_window(Op op, const Args& args, RecurrenceParams* p, Desc* desc) {
   RINGFOLD_RETURN_IF_ERROR(check("window.a", w.a, {"HV", HV}, {"K", K}, kda));
   RINGFOLD_RETURN_IF_ERROR(check("window.b", w.b, {"HV", HV}, {"K", K}, false));
   RINGFOLD_RETURN_IF_ERROR(check("out", out, {"HV", HV}, {"V", V}, true));
-  if (out.dtype != w.v.dtype && out.dtype != DType::f32) {
+  if (is_layer(op)) {
+    RINGFOLD_RETURN_IF_ERROR(check_float("out", out));
+  } else if (out.dtype != w.v.dtype && out.dtype != DType::f32) {
     return invalid("out", fmt::format("dtype {} (that of v) or f32", to_string(w.v.dtype)), to_string(out.dtype));
   }
   RINGFOLD_RETURN_IF_ERROR(check_ints("window.slot_ids", w.slot_ids, "B", B));
@@ -324,8 +326,16 @@ Status check_heads(int64_t H, int64_t HV, int64_t K, int64_t V) {
 }
 
 Status lower(const VerifyArgs& args, RecurrenceParams* p, Desc* desc) {
+  return lower_verify(Op::verify, args, p, desc);
+}
+
+Status lower(const DecodeArgs& args, RecurrenceParams* p, Desc* desc) {
+  return lower_decode(Op::decode, args, p, desc);
+}
+
+Status lower_verify(Op op, const VerifyArgs& args, RecurrenceParams* p, Desc* desc) {
   const Window& w = args.window;
-  RINGFOLD_RETURN_IF_ERROR(lower_window(Op::verify, args, p, desc));
+  RINGFOLD_RETURN_IF_ERROR(lower_window(op, args, p, desc));
   const int64_t slots = args.state.shape[0];
   if (!args.ring.empty()) {
     RINGFOLD_RETURN_IF_ERROR(check_ring(args.ring, {false, 1, slots, p->H, p->HV, p->K, p->V, args.mixer.kind}));
@@ -374,8 +384,8 @@ Status lower(const VerifyArgs& args, RecurrenceParams* p, Desc* desc) {
   return {};
 }
 
-Status lower(const DecodeArgs& args, RecurrenceParams* p, Desc* desc) {
-  RINGFOLD_RETURN_IF_ERROR(lower_window(Op::decode, args, p, desc));
+Status lower_decode(Op op, const DecodeArgs& args, RecurrenceParams* p, Desc* desc) {
+  RINGFOLD_RETURN_IF_ERROR(lower_window(op, args, p, desc));
   if (args.history.policy != FoldPolicy::on_commit) {
     const int64_t slots = args.state.shape[0];
     RINGFOLD_RETURN_IF_ERROR(check_ring(args.ring, {false, 1, slots, p->H, p->HV, p->K, p->V, args.mixer.kind}));

@@ -28,7 +28,8 @@ RINGFOLD_NAMES(MixerKind, "gdn", "kda")
 RINGFOLD_NAMES(Numerics, "exact", "fast")
 RINGFOLD_NAMES(StateRounding, "per_commit", "per_token")
 RINGFOLD_NAMES(FoldPolicy, "on_commit", "on_next_verify", "lazy")
-RINGFOLD_NAMES(Op, "verify", "decode", "fold", "conv_verify", "conv_decode", "conv_commit", "gated_norm")
+RINGFOLD_NAMES(Op, "verify", "decode", "fold", "conv_verify", "conv_decode", "conv_commit", "gated_norm",
+               "verify_layer", "decode_layer")
 RINGFOLD_NAMES(NormGate, "silu", "sigmoid")
 RINGFOLD_NAMES(Code, "ok", "invalid_argument", "unsupported", "out_of_memory", "not_found", "internal")
 RINGFOLD_NAMES(RowStatus, "done", "null_row", "slot_out_of_range", "duplicate_slot", "accept_out_of_range",

@@ -91,7 +91,7 @@ struct Rows {
   /// passed over.
   int32_t* due = nullptr;
   int64_t most_due = 0;  ///< lines that there is room for
-  Cursors conv_pending;                ///< commit of a pool with conv windows only: judged together with `pending`
+  Cursors conv_pending;                ///< of a layer or of a pool with conv windows: judged together with `pending`
   Ints generations;                    ///< commit only, optional: those of the handles
   Ints current_generations;            ///< commit only: those of the slots
   CursorMove move = CursorMove::keep;  ///< of the rows that are done
@@ -179,6 +179,17 @@ struct ConvParams : Rows {
   Array ring;  ///< (layer, slot, ring row); channels packed; may be absent
 };
 
+/// Neighbouring channels of one row of a conv.
+struct ConvPiece {
+  int64_t slot = 0, tokens = 0;
+  int64_t first = 0;             ///< channel
+  int n = 0;                     ///< channels
+  const std::byte* x = nullptr;  ///< input of token 0 and channel `first`
+  int64_t x_step = 0;            ///< bytes from token to token
+  std::byte* out = nullptr;
+  int64_t out_step = 0;
+};
+
 struct NormParams {
   void* stream = nullptr;  ///< CUDA only
   int64_t tokens = 0, heads = 0;
@@ -189,6 +200,15 @@ struct NormParams {
   Array x, z, out;  ///< (token, head)
   const std::byte* weight = nullptr;
   DType weight_dtype = DType::f32;
+};
+
+/// verify_layer, decode_layer: a recurrence whose q, k and v are projections that the conv has yet to see, and whose
+/// `out` is the norm's.
+struct LayerParams : RecurrenceParams {
+  /// Its rows are those of the recurrence. `x` is absent; of `out` only the dtype is set, which the recurrence reads.
+  ConvParams conv;
+  /// z and out are (row, token, head). Of `x` only the dtype is set: what the mixer's output is rounded to.
+  NormParams norm;
 };
 
 }  // namespace ringfold::detail

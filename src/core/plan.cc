@@ -35,6 +35,26 @@ Plan traffic(const Desc& d) {
   const int64_t n = d.rows, T = d.window;
   const int64_t elements = d.HV * d.V * d.K;
   switch (d.op) {
+    case Op::verify_layer:
+    case Op::decode_layer: {
+      // That of the three calls, but for what lies between them: the conv's outputs, and the norm's input.
+      const bool verify = d.op == Op::verify_layer;
+      Desc part = d;
+      const auto add = [&](Op op) {
+        part.op = op;
+        const Plan p = traffic(part);
+        plan.bytes_read += p.bytes_read;
+        plan.bytes_written += p.bytes_written;
+        plan.fmas += p.fmas;
+      };
+      add(verify ? Op::verify : Op::decode);
+      add(verify ? Op::conv_verify : Op::conv_decode);
+      part.rows = n * T;
+      add(Op::gated_norm);
+      plan.bytes_read -= n * T * (d.channels + d.HV * d.V) * bytes(d.act_dtype);
+      plan.bytes_written -= n * T * (d.channels + d.HV * d.V) * bytes(d.act_dtype);
+      break;
+    }
     case Op::verify:
       plan.bytes_read = n * (state_bytes(d) + T * input_bytes(d));
       plan.bytes_written = n * T * (output_bytes(d) + ring_row_bytes(d));
@@ -108,10 +128,12 @@ Footprint footprint(const Desc& d, double accepted_per_step) {
 std::string to_string(const Desc& d) {
   std::string s = fmt::format("{} {} {} state {} act {}", to_string(d.op), to_string(d.device), to_string(d.numerics),
                               to_string(d.state_dtype), to_string(d.act_dtype));
-  if (d.channels > 0)
+  if (d.channels > 0 && !is_layer(d.op))
     return s + fmt::format(" B{} T{} C{} W{} layers {}", d.rows, d.window, d.channels, d.conv_width, d.layers);
-  return s + fmt::format(" {} H{} HV{} K{} V{} B{} T{} layers {} {} {}", to_string(d.kind), d.H, d.HV, d.K, d.V, d.rows,
-                         d.window, d.layers, to_string(d.state_rounding), to_string(d.fold_policy));
+  return s +
+         fmt::format(" {} H{} HV{} K{} V{} B{} T{} layers {} {} {}", to_string(d.kind), d.H, d.HV, d.K, d.V, d.rows,
+                     d.window, d.layers, to_string(d.state_rounding), to_string(d.fold_policy)) +
+         (is_layer(d.op) ? fmt::format(" C{} W{}", d.channels, d.conv_width) : std::string());
 }
 
 std::string to_string(const Plan& p) {

@@ -25,6 +25,16 @@ Plan plan(const Desc& desc) {
       plan.tasks = heads * plan.v_parts;
       break;
     }
+    case Op::verify_layer:
+    case Op::decode_layer: {
+      const struct {
+        int64_t rows, H, HV, K, V, max_window;
+      } shape{desc.rows, desc.H, desc.HV, desc.K, desc.V, desc.window};
+      const LayerCut cut = layer_cut(shape, size_of(desc.act_dtype), plan.threads);
+      plan.v_parts = cut.v_parts;
+      plan.tasks = desc.rows * ((desc.H + cut.keys - 1) / cut.keys) * cut.tasks_per_key;
+      break;
+    }
     case Op::gated_norm: plan.tasks = desc.rows * desc.HV; break;
     default: plan.tasks = desc.layers * desc.rows; break;
   }
@@ -50,6 +60,7 @@ Implementation implementation(std::string_view name) {
       .conv = conv_for(kTarget),
       .conv_commit = commit_conv_windows,
       .gated_norm = gated_norm_for(kTarget),
+      .layer = layer_for(kTarget),
   };
 }
 

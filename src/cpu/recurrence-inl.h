@@ -315,7 +315,7 @@ HWY_INLINE void ZeroOutputs(const RecurrenceParams& p, int64_t row, int hv, int 
   }
 }
 
-Status Recurrence(const RecurrenceParams& p, const Desc&) {
+static HWY_MAYBE_UNUSED Status Recurrence(const RecurrenceParams& p, const Desc&) {
   const int64_t parts = p.v_parts, tasks = p.layers * p.rows * p.HV * parts;
   const auto first_row = [&](int64_t part) { return v_part_begin(p.V, p.v_parts, static_cast<int>(part)); };
   detail::parallel_chunks(

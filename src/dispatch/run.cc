@@ -13,7 +13,7 @@ namespace {
 using namespace detail;
 
 Status judge_windows(const char* call, Rows* p) {
-  return judge_rows(call, p, [&](int64_t r) { return judge_window(*p, r); });
+  return judge_rows(call, p, [&](int64_t r) { return judge_layer(*p, r); });
 }
 
 Status judge_accepted_rows(const char* call, Rows* p) {
@@ -39,7 +39,10 @@ void move_cursors(const Rows& p) {
     for (int64_t i = 0; i < p.layers; ++i) {
       const int64_t layer = p.layer(i);
       move_row_cursors(p, layer, r);
-      if (p.conv_pending) p.conv_pending.at(layer, p.slot_ids[r]) = kNoWindow;
+      if (p.conv_pending) {
+        const bool records = p.move == CursorMove::record;
+        p.conv_pending.at(layer, p.slot_ids[r]) = records ? static_cast<int32_t>(p.asked_tokens(r)) : kNoWindow;
+      }
       if (target < 0) continue;
       clear_cursors(p, layer, target);
       if (p.conv_pending) p.conv_pending.at(layer, target) = kNoWindow;
@@ -57,6 +60,12 @@ Status run(const Implementation& chosen, const Desc& desc, RecurrenceParams* p) 
 Status run(const Implementation& chosen, const Desc& desc, ConvParams* p) {
   p->threads = chosen.plan(desc).threads;
   return desc.op == Op::conv_commit ? chosen.conv_commit(*p) : chosen.conv(*p);
+}
+
+Status run(const Implementation& chosen, const Desc& desc, LayerParams* p) {
+  p->threads = chosen.plan(desc).threads;
+  static_cast<Rows&>(p->conv) = *p;  // with the verdicts
+  return chosen.layer(*p, desc);
 }
 
 /// A call on a window, lowered: choose, judge, run, move the cursors.
@@ -124,6 +133,20 @@ Status conv_decode(const ConvArgs& args) {
   Desc desc;
   RINGFOLD_RETURN_IF_ERROR(lower_conv(Op::conv_decode, args, &p, &desc));
   return run_window("conv_decode", desc, args.impl, &p);
+}
+
+Status verify_layer(const LayerArgs& args) {
+  LayerParams p;
+  Desc desc;
+  RINGFOLD_RETURN_IF_ERROR(lower_layer(Op::verify_layer, args, &p, &desc));
+  return run_window("verify_layer", desc, args.impl, &p);
+}
+
+Status decode_layer(const LayerArgs& args) {
+  LayerParams p;
+  Desc desc;
+  RINGFOLD_RETURN_IF_ERROR(lower_layer(Op::decode_layer, args, &p, &desc));
+  return run_window("decode_layer", desc, args.impl, &p);
 }
 
 Status conv_commit(const ConvCommitArgs& args) {

@@ -309,4 +309,17 @@ void Pool::bind(int64_t layer, ConvArgs* args) const {
   args->pending = conv_pending(layer);
 }
 
+void Pool::bind(int64_t layer, LayerArgs* args) const {
+  args->mixer.kind = config().kind;
+  args->mixer.qk_l2norm = config().qk_l2norm;
+  args->conv_state = conv_state(layer);
+  args->conv_ring = conv_ring(layer);
+  args->conv_pending = conv_pending(layer);
+  args->state = state(layer);
+  args->ring = ring(layer);
+  args->pending = pending(layer);
+  args->history = history(layer);
+  args->state_rounding = config().state_rounding;
+}
+
 }  // namespace ringfold

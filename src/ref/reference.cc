@@ -6,6 +6,7 @@
 #include "core/arith.h"
 #include "core/conv_window.h"
 #include "core/history.h"
+#include "core/layer.h"
 #include "core/parallel.h"
 #include "core/plan.h"
 #include "core/scalar_io.h"
@@ -165,6 +166,31 @@ float tap(int64_t i, int width, State state, Input input) {
   return i < 0 ? state(width - 1 + i) : input(i);
 }
 
+/// `records`: the inputs go to the ring, where there is one.
+void conv_channels(const ConvParams& p, const ConvPiece& piece, bool records) {
+  const auto size = static_cast<int64_t>(size_of(p.x.dtype));
+  const std::byte* state = p.state.at(0, piece.slot, 0, 0);
+  const auto x = [&](int64_t t) { return piece.x + t * piece.x_step; };
+  for (int64_t t = 0; p.ring && records && t < piece.tokens; ++t) {
+    std::memcpy(p.ring.at(0, piece.slot, t, 0) + piece.first * size, x(t), piece.n * size);
+  }
+  for (int64_t i = 0; i < piece.n; ++i) {
+    const int64_t c = piece.first + i;
+    const auto old = [&](int64_t j) {
+      return load(p.state.dtype, state, c * p.state_channel_stride + j * p.state_tap_stride);
+    };
+    const auto input = [&](int64_t t) { return load(p.x.dtype, x(t), i); };
+    for (int64_t t = 0; t < piece.tokens; ++t) {
+      float acc = p.bias ? load(p.bias_dtype, p.bias, c) : 0.0f;
+      for (int j = 0; j < p.width; ++j) {
+        const float w = load(p.weight_dtype, p.weight, c * p.weight_stride + j);
+        acc = S::fma(w, tap(t - (p.width - 1) + j, p.width, old, input), acc);
+      }
+      store(p.out.dtype, piece.out + t * piece.out_step, i, p.silu ? arith::silu<S>(acc) : acc);
+    }
+  }
+}
+
 Status conv(const ConvParams& p) {
   parallel_for(p.rows, p.threads, [&](int64_t row) {
     const int64_t T = p.tokens(row), xr = p.window_row(row), xt = p.window_token(row);
@@ -172,41 +198,71 @@ Status conv(const ConvParams& p) {
       for (int64_t t = 0; t < T; ++t) std::memset(p.out.at(0, xr, xt + t, 0), 0, p.channels * size_of(p.out.dtype));
       return;
     }
-    const int64_t slot = p.slot_ids[row];
-    const std::byte* state = p.state.at(0, slot, 0, 0);
-    for (int64_t t = 0; p.ring && t < T; ++t) {
-      std::memcpy(p.ring.at(0, slot, t, 0), p.x.at(0, xr, xt + t, 0), p.channels * size_of(p.x.dtype));
-    }
-    for (int64_t c = 0; c < p.channels; ++c) {
-      const auto old = [&](int64_t j) {
-        return load(p.state.dtype, state, c * p.state_channel_stride + j * p.state_tap_stride);
-      };
-      const auto input = [&](int64_t t) { return load(p.x.dtype, p.x.at(0, xr, xt + t, 0), c); };
-      for (int64_t t = 0; t < T; ++t) {
-        float acc = p.bias ? load(p.bias_dtype, p.bias, c) : 0.0f;
-        for (int j = 0; j < p.width; ++j) {
-          const float w = load(p.weight_dtype, p.weight, c * p.weight_stride + j);
-          acc = S::fma(w, tap(t - (p.width - 1) + j, p.width, old, input), acc);
-        }
-        store(p.out.dtype, p.out.at(0, xr, xt + t, 0), c, p.silu ? arith::silu<S>(acc) : acc);
-      }
-    }
-    if (p.write_state) advance_conv_window(p, row, 0, p.channels);
+    const ConvPiece all = conv_piece(p, row, 0, static_cast<int>(p.channels));
+    conv_channels(p, all, true);
+    if (p.write_state) advance_conv_window(p, all);
   });
   return {};
+}
+
+/// One head of one token; p's dtypes alone count.
+void norm_head(const NormParams& p, const std::byte* from, const std::byte* gate, std::byte* to) {
+  float x[kMaxHeadDim];
+  load_row(from, p.x.dtype, p.V, x);
+  const float r = arith::rms_divisor<S>(arith::dot(x, x, p.V), static_cast<float>(p.V), p.eps);
+  for (int v = 0; v < p.V; ++v) {
+    const float z = load(p.z.dtype, gate, v);
+    store(p.out.dtype, to, v, arith::gated<S>(x[v], r, load(p.weight_dtype, p.weight, v), z, p.silu_gate));
+  }
 }
 
 Status gated_norm(const NormParams& p) {
   parallel_for(p.tokens * p.heads, p.threads, [&](int64_t task) {
     const int64_t token = task / p.heads, h = task % p.heads;
-    float x[kMaxHeadDim];
-    load_row(p.x.at(0, 0, token, h), p.x.dtype, p.V, x);
-    const float r = arith::rms_divisor<S>(arith::dot(x, x, p.V), static_cast<float>(p.V), p.eps);
-    for (int v = 0; v < p.V; ++v) {
-      const float z = load(p.z.dtype, p.z.at(0, 0, token, h), v);
-      const float y = arith::gated<S>(x[v], r, load(p.weight_dtype, p.weight, v), z, p.silu_gate);
-      store(p.out.dtype, p.out.at(0, 0, token, h), v, y);
+    norm_head(p, p.x.at(0, 0, token, h), p.z.at(0, 0, token, h), p.out.at(0, 0, token, h));
+  });
+  return {};
+}
+
+/// A key head of a row of a layer, with its value heads: the three steps, one after the other.
+void layer_head(const LayerParams& p, int64_t row, int h, float* state) {
+  // Outputs of the conv, [token, dim] in the activation dtype, and those of the mixer.
+  alignas(64) std::byte q[kMaxWindow * kMaxHeadDim * 4], k[sizeof q], v[sizeof q], mixed[sizeof q];
+  const auto size = static_cast<int64_t>(size_of(p.v.dtype));
+  const RecurrenceParams raw = key_head_of(p, row, h);
+  RecurrenceParams one = raw;
+  const ConvPiece pieces[] = {piece_of(raw, raw.q, q_channel(p, h), p.K, q, p.K * size),
+                              piece_of(raw, raw.k, k_channel(p, h), p.K, k, p.K * size)};
+  for (const ConvPiece& piece : pieces) conv_channels(p.conv, piece, true);
+  one.q = {.data = q, .dtype = raw.q.dtype, .token_stride = p.K};
+  one.k = {.data = k, .dtype = raw.k.dtype, .token_stride = p.K};
+  one.v = {.data = v, .dtype = raw.v.dtype, .token_stride = p.V};
+  one.out = {.data = mixed, .dtype = p.norm.x.dtype, .token_stride = p.V};
+  for (int i = 0; i < raw.HV; ++i) {
+    const int hv = h * raw.HV + i;
+    Array values = raw.v;
+    values.data = values.at(0, 0, 0, i);
+    const ConvPiece piece = piece_of(raw, values, v_channel(p, hv), p.V, v, p.V * size);
+    conv_channels(p.conv, piece, true);
+    if (p.conv.write_state) advance_conv_window(p.conv, piece);
+    head(one, 0, 0, i, state);
+    for (int64_t t = 0; t < raw.window; ++t) {
+      norm_head(p.norm, one.out.at(0, 0, t, 0), p.norm.z.at(0, p.window_row(row), p.window_token(row) + t, hv),
+                p.out.at(0, p.window_row(row), p.window_token(row) + t, hv));
     }
+  }
+  for (const ConvPiece& piece : pieces) {
+    if (p.conv.write_state) advance_conv_window(p.conv, piece);
+  }
+}
+
+Status layer(const LayerParams& p, const Desc&) {
+  parallel_for(p.rows * p.H, p.threads, [&](int64_t task) {
+    alignas(64) float state[kMaxHeadDim * kMaxHeadDim];
+    const int64_t row = task / p.H;
+    const int h = static_cast<int>(task % p.H), group = p.HV / p.H;
+    if (p.live(row)) return layer_head(p, row, h, state);
+    for (int hv = h * group; hv < (h + 1) * group; ++hv) head(p, 0, row, hv, state);  // zeros
   });
   return {};
 }
@@ -215,7 +271,8 @@ Plan plan(const Desc& desc) {
   Plan plan = traffic(desc);
   plan.tasks = desc.op == Op::conv_verify || desc.op == Op::conv_decode || desc.op == Op::conv_commit
                    ? desc.rows * desc.layers
-                   : desc.rows * desc.layers * desc.HV;
+               : is_layer(desc.op) ? desc.rows * desc.H
+                                   : desc.rows * desc.layers * desc.HV;
   return plan;
 }
 
@@ -232,6 +289,7 @@ const Implementation& reference_implementation() {
       .conv = conv,
       .conv_commit = commit_conv_windows,
       .gated_norm = gated_norm,
+      .layer = layer,
   };
   return reference;
 }

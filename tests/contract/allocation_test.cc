@@ -6,6 +6,7 @@
 #include <string>
 
 #include "check/conv_world.h"
+#include "check/layer_world.h"
 #include "support/buffers.h"
 
 /// Calls of operator new so far; allocation_hook.cc counts them.
@@ -72,6 +73,12 @@ TEST_P(Allocations, ComputeCallsMakeNone) {
       commit_args.slot_ids = ids.view, commit_args.num_accepted = counts.view;
       commit_args.impl = GetParam();
       EXPECT_EQ(allocations_of([&] { return conv_commit(commit_args); }), 0) << config.name();
+      const LayerWorld layer(config, GetParam());
+      const LayerWorld::Memory layer_memory = layer.make_memory();
+      LayerWorld::Call layer_call = layer.call();
+      const LayerArgs layer_args = layer.args(layer_memory, layer_call);
+      EXPECT_EQ(allocations_of([&] { return verify_layer(layer_args); }), 0) << config.name();
+      EXPECT_EQ(allocations_of([&] { return decode_layer(layer_args); }), 0) << config.name();
       GatedNormArgs norm{batch.out, batch.out, {}, batch.out, NormGate::silu, 1e-6f, GetParam()};
       if (layout != Layout::ragged) continue;
       Buffer weight(DType::f32, {config.V});

@@ -45,24 +45,24 @@ TensorView StepResult::row(int64_t layer, size_t r) const {
 }
 
 Desc describe(const PoolConfig& pool, Op op) {
-  return {
-      .op = op,
-      .device = pool.device,
-      .kind = pool.kind,
-      .state_rounding = pool.state_rounding,
-      .fold_policy = op == Op::verify || op == Op::decode || op == Op::fold ? pool.fold_policy : FoldPolicy::on_commit,
-      .state_dtype = pool.state_dtype,
-      .act_dtype = pool.act_dtype,
-      .H = pool.H,
-      .HV = pool.HV,
-      .K = pool.K,
-      .V = pool.V,
-      .rows = pool.slots,
-      .window = pool.max_window > 0 ? pool.max_window : pool.ring_rows,
-      .layers = op == Op::fold || op == Op::conv_commit ? pool.layers : 1,
-      .channels = 2 * pool.H * pool.K + pool.HV * pool.V,
-      .conv_width = pool.conv_width,
-      .history_rows = pool.fold_policy == FoldPolicy::on_commit ? 0 : pool.ring_rows};
+  return {.op = op,
+          .device = pool.device,
+          .kind = pool.kind,
+          .state_rounding = pool.state_rounding,
+          .fold_policy = is_layer(op) || op == Op::verify || op == Op::decode || op == Op::fold ? pool.fold_policy
+                                                                                                : FoldPolicy::on_commit,
+          .state_dtype = pool.state_dtype,
+          .act_dtype = pool.act_dtype,
+          .H = pool.H,
+          .HV = pool.HV,
+          .K = pool.K,
+          .V = pool.V,
+          .rows = pool.slots,
+          .window = pool.max_window > 0 ? pool.max_window : pool.ring_rows,
+          .layers = op == Op::fold || op == Op::conv_commit ? pool.layers : 1,
+          .channels = 2 * pool.H * pool.K + pool.HV * pool.V,
+          .conv_width = pool.conv_width,
+          .history_rows = pool.fold_policy == FoldPolicy::on_commit ? 0 : pool.ring_rows};
 }
 
 Target target_of(const Pool& pool) {
@@ -87,6 +87,8 @@ Rig::Rig(const RigConfig& config) : config_(config) {
   x_ = Buffer(c.act_dtype, {c.layers, config.vocab, channels_});
   a_ = Buffer(DType::f32, {c.layers, config.vocab, gate_width(c)});
   b_ = Buffer(DType::f32, {c.layers, config.vocab, c.HV});
+  z_ = Buffer(c.act_dtype, {c.layers, config.vocab, c.HV * c.V});
+  norm_weight_ = Buffer(DType::f32, {c.layers, c.V});
   A_log_ = Buffer(DType::f32, {c.layers, c.HV});
   dt_bias_ = Buffer(DType::f32, {c.layers, gate_width(c)});
   conv_weight_ = Buffer(c.act_dtype, {c.layers, channels_, c.conv_width});
@@ -98,6 +100,8 @@ Rig::Rig(const RigConfig& config) : config_(config) {
   fill_normal(dt_bias_.view(), seed(5), 0.5f);
   fill_normal(conv_weight_.view(), seed(6), 0.5f);
   fill_normal(conv_bias_.view(), seed(7), 0.1f);
+  fill_normal(z_.view(), seed(8));
+  fill_normal(norm_weight_.view(), seed(9), 0.3f, 1.0f);
 }
 
 std::unique_ptr<Pool> Rig::make_pool() const {
@@ -158,8 +162,62 @@ StepResult Rig::step(bool decode, const Target& target, const std::vector<Row>& 
   result.out.resize(static_cast<size_t>(layers()));
   std::vector<int32_t> order = options.layers;
   for (int32_t layer = 0; options.layers.empty() && layer < layers(); ++layer) order.push_back(layer);
-  for (int32_t layer : order) run_layer(decode, layer, target, rows, slot_ids.view(), options, &result);
+  for (int32_t layer : order) {
+    if (config_.fused) {
+      run_fused(decode, layer, target, rows, slot_ids.view(), options, &result);
+    } else {
+      run_layer(decode, layer, target, rows, slot_ids.view(), options, &result);
+    }
+  }
   return result;
+}
+
+void Rig::note(const Status& s, const Buffer& out, const TensorView& row_status, const StepOptions& options,
+               StepResult* result) const {
+  if (!s.ok() && result->status.ok()) result->status = s;
+  if (result->trouble.empty()) result->trouble = out.damage();
+  if (!options.with_status) return;
+  const std::vector<int32_t> found = check::ints(row_status);
+  if (result->row_status.empty()) result->row_status = found;
+  if (result->row_status != found) result->trouble = "two layers disagree about a row";
+}
+
+void Rig::run_fused(bool decode, int64_t layer, const Target& target, const std::vector<Row>& rows,
+                    const TensorView& slot_ids, const StepOptions& options, StepResult* result) const {
+  const PoolConfig& c = config_.pool;
+  const auto B = static_cast<int64_t>(rows.size());
+  const Buffer x = gather(x_, layer, rows), a = gather(a_, layer, rows), b = gather(b_, layer, rows),
+               z = gather(z_, layer, rows);
+  Buffer& out = result->out[static_cast<size_t>(layer)];
+  out = Buffer(config_.out_dtype, {result->first.back(), c.HV, c.V});
+  const Buffer cu(DType::i32, {B + 1}), status(DType::i32, {B});
+  check::set_ints(cu.view(), result->first);
+  const auto shaped = [&](const TensorView& view) { return options.dense ? dense(view, B) : view; };
+  LayerArgs args;
+  args.mixer = mixer(layer);
+  args.qkv = shaped(x.view());
+  args.window.a = shaped(c.kind == MixerKind::kda ? heads(a.view(), 0, c.HV, c.K) : a.view());
+  args.window.b = shaped(b.view());
+  args.window.slot_ids = slot_ids;
+  if (!options.dense) args.window.cu_seqlens = cu.view();
+  args.conv_weight = conv_weight_.view().at(layer);
+  args.conv_bias = conv_bias_.view().at(layer);
+  args.conv_state = target.conv_state[layer];
+  if (!target.conv_pending.empty()) args.conv_pending = target.conv_pending[layer];
+  args.state = target.state[layer];
+  if (!target.pending.empty()) args.pending = target.pending[layer];
+  if (!target.history.empty()) args.history = target.history[layer];
+  if (!decode || !args.history.empty()) args.ring = target.ring[layer];
+  if (!decode) args.conv_ring = target.conv_ring[layer];
+  args.z = shaped(heads(z.view(), 0, c.HV, c.V));
+  args.norm_weight = norm_weight_.view().at(layer);
+  args.norm_gate = c.kind == MixerKind::kda ? NormGate::sigmoid : NormGate::silu;
+  args.out = shaped(out.view());
+  if (options.with_status) args.row_status = status.view();
+  args.state_rounding = c.state_rounding;
+  args.impl = options.impl;
+  note(decode ? check::mirrored::decode_layer(args) : check::mirrored::verify_layer(args), out, status.view(), options,
+       result);
 }
 
 void Rig::run_layer(bool decode, int64_t layer, const Target& target, const std::vector<Row>& rows,
@@ -220,13 +278,10 @@ void Rig::run_layer(bool decode, int64_t layer, const Target& target, const std:
     args.ring = target.ring[layer];
     s = check::mirrored::verify(args);
   }
-  if (!s.ok() && result->status.ok()) result->status = s;
-  if (result->trouble.empty()) result->trouble = out.damage();
-  if (!options.with_status) return;
-  const std::vector<int32_t> found = check::ints(status.view());
-  if (result->row_status.empty()) result->row_status = found;
-  if (result->row_status != found) result->trouble = "two layers disagree about a row";
-  if (config_.conv && found != check::ints(conv_status.view())) result->trouble = "conv and mixer disagree about a row";
+  note(s, out, status.view(), options, result);
+  if (options.with_status && config_.conv && check::ints(status.view()) != check::ints(conv_status.view())) {
+    result->trouble = "conv and mixer disagree about a row";
+  }
 }
 
 Plain::State Plain::zero() const {
@@ -290,12 +345,27 @@ void Plain::decode_layer(State* s, size_t layer, const std::vector<int>& tokens,
   args.window = rig_.window(x, rows_of(rig_.a_, &a_memory), rows_of(rig_.b_, &b_memory));
   args.window.slot_ids = slot_ids;
   args.state = TensorView(s->state[layer].data(), c.state_dtype, {1, c.HV, c.V, c.K});
-  Bytes o(static_cast<size_t>(n * c.HV * c.V) * size_of(rig_.config_.out_dtype));
-  args.out = TensorView(o.data(), rig_.config_.out_dtype, {1, n, c.HV, c.V});
+  const bool fused = rig_.config_.fused;
+  const DType out_dtype = rig_.config_.out_dtype, mixed = fused ? DType::f32 : out_dtype;
+  Bytes o(static_cast<size_t>(n * c.HV * c.V) * size_of(mixed));
+  args.out = TensorView(o.data(), mixed, {1, n, c.HV, c.V});
   args.state_rounding = c.state_rounding;
   args.impl = impl;
   const Status status = ringfold::decode(args);
   EXPECT_TRUE(status.ok()) << status.message();
+  if (fused) {
+    Bytes z_memory, normed(static_cast<size_t>(n * c.HV * c.V) * size_of(out_dtype));
+    GatedNormArgs norm;
+    norm.x = TensorView(o.data(), mixed, {n, c.HV, c.V});
+    norm.z = TensorView(rows_of(rig_.z_, &z_memory).data, c.act_dtype, {n, c.HV, c.V});
+    norm.weight = rig_.norm_weight_.view().at(static_cast<int64_t>(layer));
+    norm.gate = c.kind == MixerKind::kda ? NormGate::sigmoid : NormGate::silu;
+    norm.out = TensorView(normed.data(), out_dtype, {n, c.HV, c.V});
+    norm.impl = impl;
+    const Status norm_status = gated_norm(norm);
+    EXPECT_TRUE(norm_status.ok()) << norm_status.message();
+    o = normed;
+  }
   out->insert(out->end(), o.begin(), o.end());
 }
 

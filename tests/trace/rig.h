@@ -19,6 +19,7 @@ using check::Rng;
 struct RigConfig {
   PoolConfig pool;  ///< conv_channels is set by the rig: 2*H*K + HV*V with a conv, else 0
   bool conv = true;
+  bool fused = false;      ///< with a conv: verify_layer and decode_layer; plainly the chain of three calls
   bool safe_gate = false;  ///< KDA with lower_bound -5
   int vocab = 48;
   uint64_t seed = 1;
@@ -73,7 +74,7 @@ class Rig {
   std::unique_ptr<Pool> make_pool() const;
   Mixer mixer(int64_t layer) const;
 
-  /// conv_verify + verify, or conv_decode + decode, of every layer.
+  /// conv_verify + verify, or conv_decode + decode, of every layer; or the layers in one call each.
   StepResult verify(const Target& target, const std::vector<Row>& rows, const StepOptions& options = {}) const {
     return step(false, target, rows, options);
   }
@@ -85,6 +86,11 @@ class Rig {
   StepResult step(bool decode, const Target& target, const std::vector<Row>& rows, const StepOptions& options) const;
   void run_layer(bool decode, int64_t layer, const Target& target, const std::vector<Row>& rows,
                  const TensorView& slot_ids, const StepOptions& options, StepResult* result) const;
+  void run_fused(bool decode, int64_t layer, const Target& target, const std::vector<Row>& rows,
+                 const TensorView& slot_ids, const StepOptions& options, StepResult* result) const;
+  /// Refusals, statuses and damage of a layer's call.
+  void note(const Status& status, const Buffer& out, const TensorView& row_status, const StepOptions& options,
+            StepResult* result) const;
   Buffer gather(const Buffer& table, int64_t layer, const std::vector<Row>& rows) const;
   Window window(const TensorView& packed, const TensorView& a, const TensorView& b) const;
 
@@ -92,8 +98,8 @@ class Rig {
 
   RigConfig config_;
   int64_t channels_ = 0;  ///< of x, q k v packed
-  Buffer x_, a_, b_;      ///< [layers,vocab,width]
-  Buffer A_log_, dt_bias_, conv_weight_, conv_bias_;
+  Buffer x_, a_, b_, z_;  ///< [layers,vocab,width]
+  Buffer A_log_, dt_bias_, conv_weight_, conv_bias_, norm_weight_;
 };
 
 /// One request decoded plainly on the CPU, without pool, ring or drafts: what a pool of any device has to reproduce bit

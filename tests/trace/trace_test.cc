@@ -45,7 +45,9 @@ void set_shape(const Shape& shape, PoolConfig* pool) {
 
 /// "" if the implementation serves all calls of a trace: kernels for a device may be made for some shapes.
 std::string why_not_served(const RigConfig& config, const std::string& impl) {
-  for (Op op : {Op::verify, Op::decode, Op::fold, Op::conv_verify, Op::conv_decode, Op::conv_commit}) {
+  std::vector<Op> ops = {Op::verify, Op::decode, Op::fold, Op::conv_verify, Op::conv_decode, Op::conv_commit};
+  if (config.fused) ops.insert(ops.end(), {Op::verify_layer, Op::decode_layer});
+  for (Op op : ops) {
     const Desc desc = describe(config.pool, op);
     Explanation explanation;
     if (const Status status = explain(desc, impl, &explanation); !status.ok()) return status.message();
@@ -182,6 +184,29 @@ TEST_P(PolicyTrace, EqualsPlainDecoding) {
   EXPECT_FALSE(size > 0 && counts.contains("commit folded")) << "a commit folded in a ring of two windows";
 }
 
+/// Layers in one call each, under all fold policies: still what plain decoding by the chain of three calls gives.
+class FusedTrace : public Trace {};
+
+TEST_P(FusedTrace, EqualsPlainDecoding) {
+  const auto& [impl, gate, precision] = GetParam();
+  RigConfig config = config_of(impl, gate, precision);
+  config.conv = config.fused = true;
+  PoolConfig& pool = config.pool;
+  const size_t policy = (gate + precision) % 3;
+  pool.fold_policy = policy == 0 ? FoldPolicy::on_commit : policy == 1 ? FoldPolicy::on_next_verify : FoldPolicy::lazy;
+  if (policy > 0) pool.max_window = pool.ring_rows, pool.ring_rows = 2 * pool.max_window + (policy == 2 ? 3 : 0);
+  config.seed += 900;
+  if (const std::string why = why_not_served(config, impl); !why.empty()) {
+    ASSERT_TRUE(check::device_of(impl) == Device::cuda) << why;  // no fused step there yet
+    GTEST_SKIP() << why;
+  }
+  std::map<std::string, int> counts;
+  run(config, 400,
+      {"verify", "decode", "commit", "copy", "materialise", "export", "import", "replay", "accept 0", "window replaced",
+       "refused call", "done", "null_row", "duplicate_slot", "window_too_long", "slot_not_acquired"},
+      &counts);
+}
+
 std::vector<std::string> impls() {
   std::vector<std::string> names;
   for (std::string_view name : check::all_implementations()) names.emplace_back(name);
@@ -196,6 +221,12 @@ std::string name_of(const ::testing::TestParamInfo<Param>& trace) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, Trace,
+                         ::testing::Combine(::testing::ValuesIn(impls()),
+                                            ::testing::Range(size_t{0}, std::size(kGates)),
+                                            ::testing::Range(size_t{0}, std::size(kPrecisions))),
+                         name_of);
+
+INSTANTIATE_TEST_SUITE_P(All, FusedTrace,
                          ::testing::Combine(::testing::ValuesIn(impls()),
                                             ::testing::Range(size_t{0}, std::size(kGates)),
                                             ::testing::Range(size_t{0}, std::size(kPrecisions))),
