@@ -117,6 +117,8 @@ typedef struct ringfold_pool_config {
   int32_t fold_policy;    /* RINGFOLD_ON_COMMIT, .. */
   int32_t device;         /* RINGFOLD_DEVICE_CPU or _CUDA: the CUDA device that is current in every call */
   int32_t device_id;      /* CUDA: its ordinal, which the pool's tensors report and those of calls on it must have */
+  int32_t ring_u;         /* RINGFOLD_LAZY only: 1 if the ring keeps u, for verify with RINGFOLD_FAST numerics */
+  int32_t reserved;       /* 0 */
 } ringfold_pool_config;
 
 typedef struct ringfold_slot { /* handle of an acquired slot */
@@ -176,7 +178,8 @@ enum {                                 /* which tensor of a pool; shapes are tho
        RINGFOLD_POOL_CONV_STATE = 9,    /* act dtype [slots,C,W-1]; none without a conv, like the next two */
        RINGFOLD_POOL_CONV_RING = 10,    /* act dtype [slots,max_window,C] */
        RINGFOLD_POOL_CONV_PENDING = 11, /* i32 [slots] */
-       RINGFOLD_POOL_GENERATIONS = 12   /* i32 [slots] of all layers: layer RINGFOLD_ALL_LAYERS only */
+       RINGFOLD_POOL_GENERATIONS = 12,  /* i32 [slots] of all layers: layer RINGFOLD_ALL_LAYERS only */
+       RINGFOLD_POOL_RING_U = 13        /* f32 [slots,rows,HV,V]; none without ring_u */
 };
 #define RINGFOLD_ALL_LAYERS (-1) /* a leading [layers] */
 
@@ -212,9 +215,10 @@ typedef struct ringfold_window { /* inputs of one step of one layer (ringfold/ve
   int64_t max_window;         /* ragged only: no row is longer; 0: not known */
 } ringfold_window;
 
-typedef struct ringfold_ring { /* all of them (ringfold/mixer.h); a leading [layers] where the state has it */
+typedef struct ringfold_ring { /* all but u (ringfold/mixer.h); a leading [layers] where the state has it */
   size_t struct_size;
   const DLTensor *k, *v, *g, *beta;
+  const DLTensor* u; /* optional: f32 [slots,rows,HV,V], for RINGFOLD_LAZY and RINGFOLD_FAST numerics */
 } ringfold_ring;
 
 typedef struct ringfold_history { /* of fold policies other than on_commit (ringfold/mixer.h) */
@@ -390,7 +394,7 @@ typedef struct ringfold_desc { /* what is asked, without tensors */
   int32_t spaced_rows;     /* 1: the rows of V of a state have gaps between them */
   int32_t snapshots;       /* 1: verify writes snapshots */
   int32_t threads;         /* 0: ringfold_num_threads() */
-  int32_t reserved;        /* 0 */
+  int32_t ring_u;          /* 1: the ring keeps u */
 } ringfold_desc;
 
 typedef struct ringfold_footprint { /* bytes of one request and step, for one layer */

@@ -15,8 +15,8 @@ enum class Device : uint8_t { cpu, cuda };
 /// KDA: one decay per value head and key channel (Kimi-Linear, Kimi K3).
 enum class MixerKind : uint8_t { gdn, kda };
 
-/// `exact`: the bits of docs/math.md, the same on every machine. `fast`: outputs within a stated bound of fp64,
-/// ring and state still those of `exact`.
+/// `exact`: the bits of docs/math.md, the same on every machine. `fast` (verify): outputs within a stated bound of
+/// fp64, ring and state still those of `exact`.
 enum class Numerics : uint8_t { exact, fast };
 
 /// When a 16-bit state is rounded: once per fold, or after every token. With an fp32 pool both are the same.

@@ -51,7 +51,7 @@ struct VerifyArgs {
 /// (kFolded).
 ///
 /// Errors: invalid_argument (a shape, dtype, stride or value contradicts the above), unsupported (nothing in this build
-/// or on this machine serves it: `fast` numerics but on CUDA, CUDA tensors without a GPU; the message names every
+/// or on this machine serves it: CUDA tensors without a GPU, u in the ring of a CPU; the message names every
 /// candidate's reason), not_found (`impl` is unknown), internal (CUDA refused a launch). Row errors: slot_out_of_range,
 /// duplicate_slot (CPU only), window_too_long, slot_not_acquired, bad_window_bounds.
 Status verify(const VerifyArgs& args);

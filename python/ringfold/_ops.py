@@ -51,6 +51,8 @@ class Ring(NamedTuple):
     v: Array  #: dtype of q, k, v; [layers?, slots, rows, HV, V]
     g: Array  #: float32 [layers?, slots, rows, HV] (GDN) or [layers?, slots, rows, HV, K] (KDA): the log decay
     beta: Array  #: float32 [layers?, slots, rows, HV]
+    #: float32 [layers?, slots, rows, HV, V]: what rows added to the state, for fold policy lazy and fast numerics
+    u: Optional[Array] = None
 
 
 class History(NamedTuple):

@@ -53,6 +53,7 @@ class PoolConfig(NamedTuple):
     qk_l2norm: bool
     state_rounding: str
     fold_policy: str
+    ring_u: bool
     device: str
 
 
@@ -67,7 +68,7 @@ def _config(config: dict) -> dict:
 def pool_bytes(*, slots: int, H: int, HV: int, K: int, V: int, ring_rows: int, layers: int = 1, kind: str = "gdn",
                state_dtype: Any = "f32", act_dtype: Any = "f32", max_window: int = 0, conv_channels: int = 0,
                conv_width: int = 4, qk_l2norm: bool = True, state_rounding: Rounding = "per_commit",
-               fold_policy: Policy = "on_commit", device: str = "cpu") -> PoolBytes:
+               fold_policy: Policy = "on_commit", ring_u: bool = False, device: str = "cpu") -> PoolBytes:
     """The bytes that a ``Pool`` with these arguments allocates; asks no device."""
     return PoolBytes(**_ringfold.pool_bytes(_config(locals())))
 
@@ -87,6 +88,7 @@ class Pool:
         conv_channels: C of the short conv; 0: the layers have none. conv_width: W, 2 .. 4.
         state_rounding: when a 16-bit state is rounded: "per_commit" or "per_token".
         fold_policy: "on_commit", "on_next_verify" or "lazy" (docs/ring.md).
+        ring_u: with "lazy": the ring keeps u, which verify with numerics "fast" reads a history by.
         device: "cpu" or "cuda": the device that is current now, which has to be current in every later call too.
         views: what ``state()``, ``ring()`` and so on return: "numpy" (the CPU's default), "torch" (CUDA's default) or
             "dlpack", an object with ``__dlpack__`` for other libraries. None of them copies, and each keeps the memory
@@ -100,7 +102,7 @@ class Pool:
     def __init__(self, *, slots: int, H: int, HV: int, K: int, V: int, ring_rows: int, layers: int = 1,
                  kind: Literal["gdn", "kda"] = "gdn", state_dtype: Any = "f32", act_dtype: Any = "f32",
                  max_window: int = 0, conv_channels: int = 0, conv_width: int = 4, qk_l2norm: bool = True,
-                 state_rounding: Rounding = "per_commit", fold_policy: Policy = "on_commit",
+                 state_rounding: Rounding = "per_commit", fold_policy: Policy = "on_commit", ring_u: bool = False,
                  device: Literal["cpu", "cuda"] = "cpu", views: Optional[Literal["numpy", "torch", "dlpack"]] = None):
         if views is None:
             views = "torch" if device == "cuda" else "numpy"

@@ -75,8 +75,8 @@ class Explanation:
 def explain(*, H: int, HV: int, K: int, V: int, op: str = "verify", kind: str = "gdn", window: int = 4, rows: int = 1,
             layers: int = 1, state_dtype: Any = "f32", act_dtype: Any = "bf16", numerics: str = "exact",
             state_rounding: str = "per_commit", fold_policy: str = "on_commit", history_rows: Optional[int] = None,
-            channels: int = 0, conv_width: int = 4, snapshots: bool = False, device: str = "cpu", threads: int = 0,
-            impl: Optional[str] = None, accepted_per_step: float = 3.0) -> Explanation:
+            ring_u: bool = False, channels: int = 0, conv_width: int = 4, snapshots: bool = False, device: str = "cpu",
+            threads: int = 0, impl: Optional[str] = None, accepted_per_step: float = 3.0) -> Explanation:
     """Every implementation with its reason, the plan of the chosen one, and what a request holds and moves.
 
     Pure: the same arguments give the same answer. A request that nothing serves has no plan, and says why in ``error``.
@@ -86,6 +86,7 @@ def explain(*, H: int, HV: int, K: int, V: int, op: str = "verify", kind: str = 
         op: verify, decode, fold, conv_verify, conv_decode, conv_commit or gated_norm.
         window, rows, layers: tokens of the longest row, rows of the batch, layers of a fold.
         history_rows: rows of a ring that holds a history. None: twice the window with another policy than on_commit.
+        ring_u: the ring keeps u beside the raw rows.
         channels, conv_width: of the short conv.
         threads: CPU threads; 0: ``num_threads()``.
         impl: forces an implementation. NotFoundError where no such name is known.

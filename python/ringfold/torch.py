@@ -53,15 +53,16 @@ def bind(pool: Pool, layer: Optional[int] = None) -> Union[dict, PoolTensors]:
 
 def _buffers(pool: Pool) -> tuple[list[Tensor], list[Tensor]]:
     written = [pool.state(), pool.pending(), *(pool.history() or ())[:3]]
-    read = list(pool.ring())
+    read = [view for view in pool.ring() if view is not None]
     if pool.config.conv_channels > 0:
         written += [pool.conv_state(), pool.conv_pending()]
         read.append(pool.conv_ring())
     return written, read
 
 
-def _ring(k: Optional[Tensor], v: Optional[Tensor], g: Optional[Tensor], beta: Optional[Tensor]) -> Optional[Ring]:
-    return None if k is None else Ring(k, v, g, beta)
+def _ring(k: Optional[Tensor], v: Optional[Tensor], g: Optional[Tensor], beta: Optional[Tensor],
+          u: Optional[Tensor]) -> Optional[Ring]:
+    return None if k is None else Ring(k, v, g, beta, u)
 
 
 def _history(base: Optional[Tensor], live: Optional[Tensor], cuts: Optional[Tensor], policy: str,
@@ -70,7 +71,7 @@ def _history(base: Optional[Tensor], live: Optional[Tensor], cuts: Optional[Tens
 
 
 def _flat_ring(ring: Optional[Ring]) -> Sequence[Optional[Tensor]]:
-    return (None, None, None, None) if ring is None else (ring.k, ring.v, ring.g, ring.beta)
+    return (None,) * 5 if ring is None else ring
 
 
 def _flat_history(history: Optional[History]) -> tuple:
@@ -81,18 +82,19 @@ def _flat_history(history: Optional[History]) -> tuple:
 
 @torch.library.custom_op(
     "ringfold::verify",
-    mutates_args=("state", "ring_k", "ring_v", "ring_g", "ring_beta", "pending", "snapshots", "row_status"))
+    mutates_args=("state", "ring_k", "ring_v", "ring_g", "ring_beta", "ring_u", "pending", "snapshots", "row_status"))
 def _verify(q: Tensor, k: Tensor, v: Tensor, a: Tensor, b: Tensor, slot_ids: Tensor, cu_seqlens: Optional[Tensor],
             max_window: int, A_log: Tensor, dt_bias: Optional[Tensor], kind: str, softplus_beta: float,
             softplus_threshold: float, lower_bound: Optional[float], scale: Optional[float], qk_l2norm: bool,
             state: Tensor, ring_k: Optional[Tensor], ring_v: Optional[Tensor], ring_g: Optional[Tensor],
-            ring_beta: Optional[Tensor], pending: Optional[Tensor], base: Optional[Tensor], live: Optional[Tensor],
-            cuts: Optional[Tensor], policy: str, history_window: int, snapshots: Optional[Tensor],
-            row_status: Optional[Tensor], float_out: bool, numerics: str, state_rounding: str,
-            impl: Optional[str]) -> Tensor:
+            ring_beta: Optional[Tensor], ring_u: Optional[Tensor], pending: Optional[Tensor], base: Optional[Tensor],
+            live: Optional[Tensor], cuts: Optional[Tensor], policy: str, history_window: int,
+            snapshots: Optional[Tensor], row_status: Optional[Tensor], float_out: bool, numerics: str,
+            state_rounding: str, impl: Optional[str]) -> Tensor:
     out = torch.empty(v.shape, dtype=torch.float32 if float_out else v.dtype, device=v.device)
     mixer = Mixer(A_log, dt_bias, kind, softplus_beta, softplus_threshold, lower_bound, scale, qk_l2norm)
-    return _ops.verify(q, k, v, a, b, slot_ids, mixer=mixer, state=state, ring=_ring(ring_k, ring_v, ring_g, ring_beta),
+    return _ops.verify(q, k, v, a, b, slot_ids, mixer=mixer, state=state,
+                       ring=_ring(ring_k, ring_v, ring_g, ring_beta, ring_u),
                        pending=pending, out=out, snapshots=snapshots, cu_seqlens=cu_seqlens, max_window=max_window,
                        history=_history(base, live, cuts, policy, history_window), row_status=row_status,
                        numerics=numerics, state_rounding=state_rounding, impl=impl)
@@ -100,8 +102,8 @@ def _verify(q: Tensor, k: Tensor, v: Tensor, a: Tensor, b: Tensor, slot_ids: Ten
 
 @_verify.register_fake
 def _(q, k, v, a, b, slot_ids, cu_seqlens, max_window, A_log, dt_bias, kind, softplus_beta, softplus_threshold,
-      lower_bound, scale, qk_l2norm, state, ring_k, ring_v, ring_g, ring_beta, pending, base, live, cuts, policy,
-      history_window, snapshots, row_status, float_out, numerics, state_rounding, impl):
+      lower_bound, scale, qk_l2norm, state, ring_k, ring_v, ring_g, ring_beta, ring_u, pending, base, live, cuts,
+      policy, history_window, snapshots, row_status, float_out, numerics, state_rounding, impl):
     return torch.empty(v.shape, dtype=torch.float32 if float_out else v.dtype, device=v.device)
 
 
@@ -111,12 +113,14 @@ def _decode(q: Tensor, k: Tensor, v: Tensor, a: Tensor, b: Tensor, slot_ids: Ten
             max_window: int, A_log: Tensor, dt_bias: Optional[Tensor], kind: str, softplus_beta: float,
             softplus_threshold: float, lower_bound: Optional[float], scale: Optional[float], qk_l2norm: bool,
             state: Tensor, ring_k: Optional[Tensor], ring_v: Optional[Tensor], ring_g: Optional[Tensor],
-            ring_beta: Optional[Tensor], pending: Optional[Tensor], base: Optional[Tensor], live: Optional[Tensor],
-            cuts: Optional[Tensor], policy: str, history_window: int, row_status: Optional[Tensor], float_out: bool,
-            numerics: str, state_rounding: str, impl: Optional[str]) -> Tensor:
+            ring_beta: Optional[Tensor], ring_u: Optional[Tensor], pending: Optional[Tensor], base: Optional[Tensor],
+            live: Optional[Tensor], cuts: Optional[Tensor], policy: str, history_window: int,
+            row_status: Optional[Tensor], float_out: bool, numerics: str, state_rounding: str,
+            impl: Optional[str]) -> Tensor:
     out = torch.empty(v.shape, dtype=torch.float32 if float_out else v.dtype, device=v.device)
     mixer = Mixer(A_log, dt_bias, kind, softplus_beta, softplus_threshold, lower_bound, scale, qk_l2norm)
-    return _ops.decode(q, k, v, a, b, slot_ids, mixer=mixer, state=state, ring=_ring(ring_k, ring_v, ring_g, ring_beta),
+    return _ops.decode(q, k, v, a, b, slot_ids, mixer=mixer, state=state,
+                       ring=_ring(ring_k, ring_v, ring_g, ring_beta, ring_u),
                        pending=pending, out=out, cu_seqlens=cu_seqlens, max_window=max_window,
                        history=_history(base, live, cuts, policy, history_window), row_status=row_status,
                        numerics=numerics, state_rounding=state_rounding, impl=impl)
@@ -124,26 +128,26 @@ def _decode(q: Tensor, k: Tensor, v: Tensor, a: Tensor, b: Tensor, slot_ids: Ten
 
 @_decode.register_fake
 def _(q, k, v, a, b, slot_ids, cu_seqlens, max_window, A_log, dt_bias, kind, softplus_beta, softplus_threshold,
-      lower_bound, scale, qk_l2norm, state, ring_k, ring_v, ring_g, ring_beta, pending, base, live, cuts, policy,
-      history_window, row_status, float_out, numerics, state_rounding, impl):
+      lower_bound, scale, qk_l2norm, state, ring_k, ring_v, ring_g, ring_beta, ring_u, pending, base, live, cuts,
+      policy, history_window, row_status, float_out, numerics, state_rounding, impl):
     return torch.empty(v.shape, dtype=torch.float32 if float_out else v.dtype, device=v.device)
 
 
 @torch.library.custom_op("ringfold::fold", mutates_args=("state", "pending", "base", "live", "cuts", "row_status"))
 def _fold(slot_ids: Tensor, num_accepted: Tensor, state: Tensor, ring_k: Tensor, ring_v: Tensor, ring_g: Tensor,
-          ring_beta: Tensor, layers: Optional[Sequence[int]], pending: Optional[Tensor], base: Optional[Tensor],
-          live: Optional[Tensor], cuts: Optional[Tensor], policy: str, history_window: int,
+          ring_beta: Tensor, ring_u: Optional[Tensor], layers: Optional[Sequence[int]], pending: Optional[Tensor],
+          base: Optional[Tensor], live: Optional[Tensor], cuts: Optional[Tensor], policy: str, history_window: int,
           track_slots: Optional[Tensor], track_steps: Optional[Tensor], row_status: Optional[Tensor], qk_l2norm: bool,
           state_rounding: str, impl: Optional[str]) -> None:
-    _ops.fold(slot_ids, num_accepted, state=state, ring=Ring(ring_k, ring_v, ring_g, ring_beta), layers=layers,
+    _ops.fold(slot_ids, num_accepted, state=state, ring=Ring(ring_k, ring_v, ring_g, ring_beta, ring_u), layers=layers,
               pending=pending, history=_history(base, live, cuts, policy, history_window), track_slots=track_slots,
               track_steps=track_steps, row_status=row_status, qk_l2norm=qk_l2norm, state_rounding=state_rounding,
               impl=impl)
 
 
 @_fold.register_fake
-def _(slot_ids, num_accepted, state, ring_k, ring_v, ring_g, ring_beta, layers, pending, base, live, cuts, policy,
-      history_window, track_slots, track_steps, row_status, qk_l2norm, state_rounding, impl):
+def _(slot_ids, num_accepted, state, ring_k, ring_v, ring_g, ring_beta, ring_u, layers, pending, base, live, cuts,
+      policy, history_window, track_slots, track_steps, row_status, qk_l2norm, state_rounding, impl):
     return None
 
 

@@ -67,7 +67,8 @@ Ring ring_of(Arguments& in, Access access) {
   return {.k = in.array("ring", "k", access),
           .v = in.array("ring", "v", access),
           .g = in.array("ring", "g", access),
-          .beta = in.array("ring", "beta", access)};
+          .beta = in.array("ring", "beta", access),
+          .u = in.array("ring", "u", access)};
 }
 
 History history_of(Arguments& in, Access access) {

@@ -36,6 +36,7 @@ PoolConfig config_of(const nb::dict& values) {
   in.flag("qk_l2norm", &c.qk_l2norm);
   in.name("state_rounding", kRoundingNames, &c.state_rounding);
   in.name("fold_policy", kPolicyNames, &c.fold_policy);
+  in.flag("ring_u", &c.ring_u);
   in.name("device", kDeviceNames, &c.device);
   return c;
 }
@@ -58,6 +59,7 @@ nb::dict config_as_dict(const PoolConfig& c) {
   d["qk_l2norm"] = c.qk_l2norm;
   d["state_rounding"] = to_string(c.state_rounding);
   d["fold_policy"] = to_string(c.fold_policy);
+  d["ring_u"] = c.ring_u;
   d["device"] = to_string(c.device);
   return d;
 }
@@ -85,6 +87,7 @@ TensorView view_named(const PoolObject& object, const std::string& name, int64_t
   if (name == "ring.v") return one(pool.ring().v);
   if (name == "ring.g") return one(pool.ring().g);
   if (name == "ring.beta") return one(pool.ring().beta);
+  if (name == "ring.u") return one(pool.ring().u);
   if (name == "pending") return one(pool.pending());
   if (name == "history.base") return one(pool.history().base);
   if (name == "history.live") return one(pool.history().live);

@@ -39,6 +39,7 @@ Desc desc_of(const Arguments& in) {
   for (const auto& [name, value] : sizes) in.integer(name, value);
   in.flag("packed_rows", &d.packed_rows);
   in.flag("snapshots", &d.snapshots);
+  in.flag("ring_u", &d.ring_u);
   int64_t threads = 0;
   in.integer("threads", &threads);
   d.threads = static_cast<int>(threads);

@@ -40,7 +40,8 @@ Ring read(Arguments& in, const ringfold_ring* given) {
   const Ring ring = {.k = in.tensor("ring.k", r.k),
                      .v = in.tensor("ring.v", r.v),
                      .g = in.tensor("ring.g", r.g),
-                     .beta = in.tensor("ring.beta", r.beta)};
+                     .beta = in.tensor("ring.beta", r.beta),
+                     .u = in.tensor("ring.u", r.u)};
   if (given != nullptr && ring.empty()) in.fail(invalid("ring.k", "a tensor", "NULL"));
   return ring;
 }

@@ -47,6 +47,8 @@ PoolConfig read(Arguments& in, const ringfold_pool_config* pointer) {
   config.fold_policy = in.choice("fold_policy", c.fold_policy, FoldPolicy::lazy);
   config.device = in.choice("device", c.device, Device::cuda);
   in.in_range("device_id", c.device_id, config.device == Device::cuda ? INT32_MAX : 0);
+  config.ring_u = in.flag("ring_u", c.ring_u);
+  in.in_range("reserved", c.reserved, 0);
   return config;
 }
 
@@ -68,6 +70,7 @@ ringfold_pool_config to_c(const ringfold_pool& pool) {
   config.fold_policy = static_cast<int32_t>(c.fold_policy);
   config.device = static_cast<int32_t>(c.device);
   config.device_id = c.device == Device::cuda ? pool.device_id : 0;
+  config.ring_u = c.ring_u ? 1 : 0;
   return config;
 }
 
@@ -108,7 +111,8 @@ std::array<TensorView, kPoolTensors> views(const Pool& pool) {
           pool.conv_state(),
           pool.conv_ring(),
           pool.conv_pending(),
-          pool.generations()};
+          pool.generations(),
+          ring.u};
 }
 
 void make_tensors(ringfold_pool* pool) {

@@ -49,7 +49,6 @@ Desc read(Arguments& in, const ringfold_desc* pointer) {
   const ringfold_desc d = in.required("desc", pointer);
   check_sizes(in, d);
   in.in_range("threads", d.threads, kMostThreads);
-  in.in_range("reserved", d.reserved, 0);
   const auto or_else = [](int64_t value, int64_t if_zero) { return value != 0 ? value : if_zero; };
   return {.op = in.choice("op", d.op, Op::gated_norm),
           .device = in.choice("device", d.device, Device::cuda),
@@ -73,6 +72,7 @@ Desc read(Arguments& in, const ringfold_desc* pointer) {
           .widest_stride = d.widest_stride,
           .packed_rows = !in.flag("spaced_rows", d.spaced_rows),
           .history_rows = d.history_rows,
+          .ring_u = in.flag("ring_u", d.ring_u),
           .snapshots = in.flag("snapshots", d.snapshots),
           .threads = d.threads};
 }

@@ -145,7 +145,7 @@ std::vector<Config> configs(std::string_view line, Level level, Device device) {
     for (int64_t i = 0; i < with_policies; ++i) {
       grid.push_back(i < count ? point(i) : policy_point(i - count));
       Config& c = grid.back();
-      if (line == "C8" && c.state != DType::f32) c.rounding = StateRounding::per_token;  // what the line is about
+      if (line == "C8" && c.state != DType::f32) c.rounding = StateRounding::per_token;    // what the line is about
       if (line == "C10" && c.state != DType::f32) c.rounding = StateRounding::per_commit;  // fp64 does not round
       if (line == "C10" && c.policy != FoldPolicy::on_commit) {  // a history that is read by its u
         c.policy = FoldPolicy::lazy, c.ring_u = true, c.gate = Gate::gdn, c.layers = 1;

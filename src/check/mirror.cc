@@ -101,23 +101,23 @@ Status through_copies(const Args& args, Call call) {
 }  // namespace
 
 std::vector<TensorView*> tensors_of(VerifyArgs& a) {
-  return present({&a.mixer.A_log,  &a.mixer.dt_bias,   &a.window.q,          &a.window.k,  &a.window.v, &a.window.a,
-                  &a.window.b,     &a.window.slot_ids, &a.window.cu_seqlens, &a.state,     &a.out,      &a.ring.k,
-                  &a.ring.v,       &a.ring.g,          &a.ring.beta, &a.ring.u,         &a.snapshots, &a.pending,  &a.history.base,
-                  &a.history.live, &a.history.cuts,    &a.row_status});
+  return present({&a.mixer.A_log,  &a.mixer.dt_bias,   &a.window.q,          &a.window.k,  &a.window.v,  &a.window.a,
+                  &a.window.b,     &a.window.slot_ids, &a.window.cu_seqlens, &a.state,     &a.out,       &a.ring.k,
+                  &a.ring.v,       &a.ring.g,          &a.ring.beta,         &a.ring.u,    &a.snapshots, &a.pending,
+                  &a.history.base, &a.history.live,    &a.history.cuts,      &a.row_status});
 }
 
 std::vector<TensorView*> tensors_of(DecodeArgs& a) {
-  return present(
-      {&a.mixer.A_log,  &a.mixer.dt_bias,   &a.window.q,          &a.window.k, &a.window.v,     &a.window.a,
-       &a.window.b,     &a.window.slot_ids, &a.window.cu_seqlens, &a.state,    &a.out,          &a.ring.k,
-       &a.ring.v,       &a.ring.g,          &a.ring.beta, &a.ring.u,         &a.pending,  &a.history.base, &a.history.live,
-       &a.history.cuts, &a.row_status});
+  return present({&a.mixer.A_log,  &a.mixer.dt_bias,   &a.window.q,          &a.window.k, &a.window.v, &a.window.a,
+                  &a.window.b,     &a.window.slot_ids, &a.window.cu_seqlens, &a.state,    &a.out,      &a.ring.k,
+                  &a.ring.v,       &a.ring.g,          &a.ring.beta,         &a.ring.u,   &a.pending,  &a.history.base,
+                  &a.history.live, &a.history.cuts,    &a.row_status});
 }
 
 std::vector<TensorView*> tensors_of(FoldArgs& a) {
-  return present({&a.state, &a.ring.k, &a.ring.v, &a.ring.g, &a.ring.beta, &a.ring.u, &a.slot_ids, &a.num_accepted, &a.track_slots,
-                  &a.track_steps, &a.pending, &a.history.base, &a.history.live, &a.history.cuts, &a.row_status});
+  return present({&a.state, &a.ring.k, &a.ring.v, &a.ring.g, &a.ring.beta, &a.ring.u, &a.slot_ids, &a.num_accepted,
+                  &a.track_slots, &a.track_steps, &a.pending, &a.history.base, &a.history.live, &a.history.cuts,
+                  &a.row_status});
 }
 
 std::vector<TensorView*> tensors_of(ConvArgs& a) {

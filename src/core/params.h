@@ -61,7 +61,7 @@ struct HistoryParams {
   Cursors base, live, cuts;
   FoldPolicy policy = FoldPolicy::on_commit;
   int ring_rows = 0;
-  int max_window = 0;  ///< 0: not known, and not needed
+  int max_window = 0;      ///< 0: not known, and not needed
   bool by_commit = false;  ///< commit folds what is due, verify never (Ring::u)
 
   RF_HD explicit operator bool() const { return static_cast<bool>(base); }
@@ -79,18 +79,18 @@ struct Rows {
   void* stream = nullptr;               ///< CUDA only
 
   Ints slot_ids;
-  Ints dst_slot_ids;                   ///< optional: slot that is written instead (fold, conv_commit)
-  Ints cu_seqlens;                     ///< ragged windows; null: dense, `window` tokens each
-  Ints num_accepted;                   ///< fold, conv_commit
-  Ints track_slots, track_steps;       ///< fold, conv_commit; optional
-  Cursors pending;                     ///< optional
-  HistoryParams history;               ///< optional; then there is `pending`
-  bool needs_window = true;            ///< accepted rows: a slot without a pending window is refused
-  bool deferred = false;               ///< fold: a row whose history has room for the accepted rows is not folded
+  Ints dst_slot_ids;              ///< optional: slot that is written instead (fold, conv_commit)
+  Ints cu_seqlens;                ///< ragged windows; null: dense, `window` tokens each
+  Ints num_accepted;              ///< fold, conv_commit
+  Ints track_slots, track_steps;  ///< fold, conv_commit; optional
+  Cursors pending;                ///< optional
+  HistoryParams history;          ///< optional; then there is `pending`
+  bool needs_window = true;       ///< accepted rows: a slot without a pending window is refused
+  bool deferred = false;          ///< fold: a row whose history has room for the accepted rows is not folded
   /// Devices only, optional: number of lines that are folded, then each one's layer index * rows + row. Others are
   /// passed over.
   int32_t* due = nullptr;
-  int64_t most_due = 0;  ///< lines that there is room for
+  int64_t most_due = 0;                ///< lines that there is room for
   Cursors conv_pending;                ///< of a layer or of a pool with conv windows: judged together with `pending`
   Ints generations;                    ///< commit only, optional: those of the handles
   Ints current_generations;            ///< commit only: those of the slots

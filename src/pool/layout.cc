@@ -40,8 +40,9 @@ Status check_config(const PoolConfig& c) {
     }
   }
   if (c.ring_u && c.fold_policy != FoldPolicy::lazy) {
-    return {Code::invalid_argument, fmt::format("ring_u: expected false with fold policy {} (it is for lazy), found true",
-                                                to_string(c.fold_policy))};
+    return {Code::invalid_argument,
+            fmt::format("ring_u: expected false with fold policy {} (it is for lazy), found true",
+                        to_string(c.fold_policy))};
   }
   if (c.conv_channels < 0) return expected("conv_channels", "0 or more", c.conv_channels);
   if (c.conv_channels > 0 && (c.conv_width < kMinConvWidth || c.conv_width > kMaxConvWidth)) {
@@ -114,8 +115,8 @@ Status make_layout(const PoolConfig& c, PoolLayout* layout) {
   const int64_t cursors = n.add({total[kPending], total[kConvPending], total[kBase], total[kLive], total[kCuts],
                                  n.mul({c.slots, (device ? 3 : 2) * kInt + 1})});
   if (device && c.fold_policy != FoldPolicy::on_commit) out.due_count = n.add({1, n.mul({c.layers, c.slots})});
-  const int64_t scratch = n.add({out.slot_total, n.mul({c.slots, 3 * kInt}), n.mul({out.due_count, kInt}),
-                                 device ? kIndexCount * kInt : 0});
+  const int64_t scratch = n.add(
+      {out.slot_total, n.mul({c.slots, 3 * kInt}), n.mul({out.due_count, kInt}), device ? kIndexCount * kInt : 0});
   n.add({total[kState], ring, conv_bytes, cursors, scratch});
   if (n.overflow) {
     return {

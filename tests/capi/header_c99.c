@@ -8,11 +8,11 @@
 
 #if UINTPTR_MAX == UINT64_MAX
 ENDS(ringfold_slot, generation, 4, 8);
-ENDS(ringfold_pool_config, device_id, 116, 120);
+ENDS(ringfold_pool_config, reserved, 124, 128);
 ENDS(ringfold_pool_bytes, total, 48, 56);
 ENDS(ringfold_mixer, scale, 44, 48);
 ENDS(ringfold_window, max_window, 64, 72);
-ENDS(ringfold_ring, beta, 32, 40);
+ENDS(ringfold_ring, u, 40, 48);
 ENDS(ringfold_history, reserved, 44, 48);
 ENDS(ringfold_verify_args, stream, 112, 120);
 ENDS(ringfold_decode_args, stream, 104, 112);
@@ -21,7 +21,7 @@ ENDS(ringfold_commit_args, stream, 64, 72);
 ENDS(ringfold_conv_args, stream, 120, 128);
 ENDS(ringfold_conv_commit_args, stream, 72, 80);
 ENDS(ringfold_gated_norm_args, stream, 56, 64);
-ENDS(ringfold_desc, reserved, 156, 160);
+ENDS(ringfold_desc, ring_u, 156, 160);
 ENDS(ringfold_footprint, step_snapshot, 80, 88);
 ENDS(ringfold_plan_info, candidates, 60, 64);
 ENDS(ringfold_candidate, reserved, 28, 32);

@@ -179,7 +179,7 @@ TEST(Registry, ExplainRefuses) {
   EXPECT_TRUE(refused(ringfold_explain(&desc, nullptr, &plan), RINGFOLD_INVALID_ARGUMENT, "V: expected sizes whose "));
   desc = small_desc();
   for (int32_t* field : {&desc.op, &desc.device, &desc.kind, &desc.numerics, &desc.state_rounding, &desc.fold_policy,
-                         &desc.state_dtype, &desc.act_dtype, &desc.spaced_rows, &desc.snapshots, &desc.reserved}) {
+                         &desc.state_dtype, &desc.act_dtype, &desc.spaced_rows, &desc.snapshots, &desc.ring_u}) {
     const int32_t before = *field;
     for (const int32_t bad : {-1, 7}) {
       *field = bad;

@@ -134,7 +134,7 @@ class CommandsTest(common.CliTest):
 
     def test_what_this_version_does_not_have_is_said(self):
         devices = self.ok_json("info", "--json")["cuda"]["devices"]
-        for option, value in (("--device", "cuda"), ("--numerics", "fast"), ("--window", "33")):
+        for option, value in (("--device", "cuda"), ("--window", "33")):
             if value == "cuda" and devices:
                 continue
             result = common.run("explain", option, value, "--json")

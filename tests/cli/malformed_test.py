@@ -33,7 +33,6 @@ DESCRIPTIONS = [
     ("scale bool", {"scale": True}, ["'scale'"]),
     ("l2norm number", {"qk_l2norm": 1}, ["'qk_l2norm'", "true or false"]),
     ("numerics unknown", {"numerics": "sloppy"}, ["'numerics'", "exact or fast"]),
-    ("numerics fast", {"numerics": "fast"}, ["fast"]),
     ("rounding unknown", {"state_rounding": "never"}, ["'state_rounding'"]),
     ("policy unknown", {"fold_policy": "later"}, ["'fold_policy'"]),
     ("ring of one row, on_next_verify", {"fold_policy": "on_next_verify", "ring_rows": 1}, ["'ring_rows'", "on_next_verify"]),

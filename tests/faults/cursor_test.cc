@@ -116,10 +116,23 @@ TEST(Fault8, WhatIsNotServedIsAnError) {
   EXPECT_EQ(ringfold::verify(c.verify("no_such_implementation")).code(), Code::not_found);
   EXPECT_EQ(ringfold::decode(c.decode("no_such_implementation")).code(), Code::not_found);
   EXPECT_EQ(ringfold::fold(c.fold("no_such_implementation")).code(), Code::not_found);
-  VerifyArgs fast = c.verify({});
-  fast.numerics = Numerics::fast;
-  EXPECT_EQ(ringfold::verify(fast).code(), Code::unsupported);
   EXPECT_EQ(pack(c.state.view()), state);
+
+  // A ring that keeps u is for `fast` numerics on a GPU; what does not write u must not pass for it.
+  PoolConfig with_u = small_rig().pool;
+  with_u.fold_policy = FoldPolicy::lazy;
+  with_u.ring_rows = 8;
+  with_u.max_window = 4;
+  with_u.ring_u = true;
+  Bench q(RigConfig{.pool = with_u}, 1);
+  for (const Numerics numerics : {Numerics::exact, Numerics::fast}) {
+    VerifyArgs args = c.verify({});
+    q.pool->bind(0, &args);
+    args.numerics = numerics;
+    const Status refused = ringfold::verify(args);
+    EXPECT_EQ(refused.code(), Code::unsupported);
+    EXPECT_NE(refused.message().find("keeps no u in the ring"), std::string::npos) << refused.message();
+  }
 }
 
 TEST(Fault10, NothingButTheRealTokenIsAccepted) {

@@ -48,6 +48,7 @@ Desc describe(const PoolConfig& pool, Op op) {
   return {.op = op,
           .device = pool.device,
           .kind = pool.kind,
+          .numerics = pool.ring_u && op == Op::verify ? Numerics::fast : Numerics::exact,
           .state_rounding = pool.state_rounding,
           .fold_policy = is_layer(op) || op == Op::verify || op == Op::decode || op == Op::fold ? pool.fold_policy
                                                                                                 : FoldPolicy::on_commit,
@@ -62,7 +63,8 @@ Desc describe(const PoolConfig& pool, Op op) {
           .layers = op == Op::fold || op == Op::conv_commit ? pool.layers : 1,
           .channels = 2 * pool.H * pool.K + pool.HV * pool.V,
           .conv_width = pool.conv_width,
-          .history_rows = pool.fold_policy == FoldPolicy::on_commit ? 0 : pool.ring_rows};
+          .history_rows = pool.fold_policy == FoldPolicy::on_commit ? 0 : pool.ring_rows,
+          .ring_u = pool.ring_u && op == Op::verify};
 }
 
 Target target_of(const Pool& pool) {
@@ -276,6 +278,7 @@ void Rig::run_layer(bool decode, int64_t layer, const Target& target, const std:
     VerifyArgs args;
     common(args);
     args.ring = target.ring[layer];
+    if (c.ring_u) args.numerics = Numerics::fast;
     s = check::mirrored::verify(args);
   }
   note(s, out, status.view(), options, result);

@@ -207,6 +207,42 @@ TEST_P(FusedTrace, EqualsPlainDecoding) {
       &counts);
 }
 
+/// A pool whose ring keeps u, on a device: windows of `fast` numerics read it, everything else goes by the raw rows. So
+/// states are those of plain decoding, and outputs near them.
+class FastTrace : public Trace {};
+
+TEST_P(FastTrace, IsNearPlainDecoding) {
+  const size_t precision = std::get<2>(GetParam());
+  RigConfig config;
+  config.pool = {.layers = 2,
+                 .slots = 6,
+                 .H = 1,
+                 .HV = 2,
+                 .K = precision % 2 == 0 ? 64 : 128,
+                 .V = 64,
+                 .state_dtype = kPrecisions[precision].state,
+                 .act_dtype = kPrecisions[precision].act,
+                 .ring_rows = precision % 2 == 0 ? 13 : 10,
+                 .max_window = 5,
+                 .state_rounding = StateRounding::per_commit,
+                 .fold_policy = FoldPolicy::lazy,
+                 .ring_u = true,
+                 .device = Device::cuda};
+  config.seed = 900 + precision;
+  if (implementations(Device::cuda).empty()) GTEST_SKIP() << "no implementation for a GPU runs here";
+  if (const std::string why = why_not_served(config, ""); !why.empty()) {
+    ASSERT_EQ(size_of(config.pool.act_dtype), 4) << why;
+    GTEST_SKIP() << why;
+  }
+  std::vector<std::string> kinds = {
+      "settle",      "commit tracked", "commit folded", "decode",  "export",          "import",  "copy",
+      "materialise", "window wraps",   "history wraps", "not due", "window replaced", "release", "reset"};
+  for (int64_t base = 0; base < config.pool.ring_rows; ++base) kinds.push_back("base " + std::to_string(base));
+  std::map<std::string, int> counts;
+  run(config, 600, kinds, &counts);
+  EXPECT_FALSE(counts.contains("due")) << "a verify folded";
+}
+
 std::vector<std::string> impls() {
   std::vector<std::string> names;
   for (std::string_view name : check::all_implementations()) names.emplace_back(name);
@@ -231,6 +267,15 @@ INSTANTIATE_TEST_SUITE_P(All, FusedTrace,
                                             ::testing::Range(size_t{0}, std::size(kGates)),
                                             ::testing::Range(size_t{0}, std::size(kPrecisions))),
                          name_of);
+
+std::string precision_name_of(const ::testing::TestParamInfo<Param>& trace) {
+  return std::string("cuda_fast_") + kPrecisions[std::get<2>(trace.param)].name;
+}
+
+INSTANTIATE_TEST_SUITE_P(All, FastTrace,
+                         ::testing::Combine(::testing::Values(std::string()), ::testing::Values(size_t{0}),
+                                            ::testing::Range(size_t{0}, std::size(kPrecisions))),
+                         precision_name_of);
 
 std::string policy_name_of(const ::testing::TestParamInfo<Param>& trace) {
   const auto& [impl, policy, precision] = trace.param;

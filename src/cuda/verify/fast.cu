@@ -99,9 +99,10 @@ Status fast_verify(const RecurrenceParams& params, const Desc& desc) {
   };
   p.by_parts = divisor(p.v_parts), p.by_heads_of_key = divisor(p.heads_of_key);
   const int by_tokens = tiles.tokens == 4 ? 0 : tiles.tokens == 8 ? 1 : 2;
-  if (p.history) return history_instances(p.K, p.state.dtype, tiles.rows)[by_tokens](p);
+  const int shared = static_cast<int>(current_device().shared_bytes_per_sm);
+  if (p.history) return history_instances(p.K, p.state.dtype, tiles.rows)[by_tokens](p, shared);
   const fast::Instances& of = instances(p.K, p.state.dtype, tiles.rows);
-  return (p.kind == MixerKind::kda ? of.kda : of.gdn)[by_tokens](p);
+  return (p.kind == MixerKind::kda ? of.kda : of.gdn)[by_tokens](p, shared);
 }
 
 }  // namespace ringfold::cuda

@@ -110,13 +110,13 @@ class Block : public History<T> {
 
  private:
   using Base = History<T>;
-  using typename Base::Fragments;
-  using Base::begin, Base::beta, Base::decays, Base::lane_with, Base::log_of, Base::logs, Base::memory_, Base::plain;
-  using Base::c, Base::count, Base::h, Base::hv, Base::lane, Base::p, Base::part, Base::r, Base::v0, Base::warp;
   using Base::add_history, Base::facts, Base::fetch_cursors, Base::fetch_history, Base::history, Base::history_decays,
       Base::history_factors, Base::row_of, Base::settle;
+  using Base::begin, Base::beta, Base::decays, Base::lane_with, Base::log_of, Base::logs, Base::memory_, Base::plain;
+  using Base::c, Base::count, Base::h, Base::hv, Base::lane, Base::p, Base::part, Base::r, Base::v0, Base::warp;
   using Base::coefficients, Base::read_fragments;
   using Base::ratio, Base::speaks_for_key, Base::step, Base::step_of, Base::step_with, Base::total_decay, Base::verdict;
+  using typename Base::Fragments;
 
   using State = uint4[T::kStateTiles][T::kChunks];
   /// Of vector r of a tile with two rows of V of a state tile.
@@ -480,7 +480,8 @@ class Block : public History<T> {
   __device__ __forceinline__ void store_u(int slot, int t, const float (&u)[T::kLaneRows]) const {
     std::byte* to = p.at_ring_u.at(slot, hv, row_of(t) * p.at_ring_u.token + (v0 + c * T::kLaneRows) * 4);
 #pragma unroll
-    for (int e = 0; e < T::kLaneRows; e += 4) reinterpret_cast<float4*>(to)[e / 4] = {u[e], u[e + 1], u[e + 2], u[e + 3]};
+    for (int e = 0; e < T::kLaneRows; e += 4)
+      reinterpret_cast<float4*>(to)[e / 4] = {u[e], u[e + 1], u[e + 2], u[e + 3]};
   }
 
   __device__ __forceinline__ void store_outputs(std::byte* to, const float (&o)[T::kLaneRows]) const {

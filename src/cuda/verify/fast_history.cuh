@@ -1,9 +1,9 @@
 // A history that the checkpoint lacks, read by what its rows added to the state (fold policy lazy, GDN).
 //
 // After J rows with keys k_j, corrections u_j and decays d_j the state is E S + sum_j w_j u_j k_j', with E the product
-// of all decays and w_j that of the decays after row j. So a token vector x has the product E (S x) + sum_j u_j W_j with
-// W_j = w_j (k_j.x): one more product on tensor cores, whose sum runs over rows of the ring. Keys are raw, as in the
-// ring, and exact in bf16; W and u are split into high and low parts.
+// of all decays and w_j that of the decays after row j. So a token vector x has the product E (S x) + sum_j u_j W_j
+// with W_j = w_j (k_j.x): one more product on tensor cores, whose sum runs over rows of the ring. Keys are raw, as in
+// the ring, and exact in bf16; W and u are split into high and low parts.
 #pragma once
 
 #include "cuda/common/judging.cuh"
@@ -104,7 +104,8 @@ class History : public Coefficients<T> {
       float x[4] = {}, squares = 0;
 #pragma unroll
       for (int i = 0; i < T::kSteps; ++i) {
-        const uint2 raw = *reinterpret_cast<const uint2*>(from + (T::kStateBytes == 2 ? i / 2 * 64 + i % 2 * 8 : i * 32));
+        const uint2 raw =
+            *reinterpret_cast<const uint2*>(from + (T::kStateBytes == 2 ? i / 2 * 64 + i % 2 * 8 : i * 32));
         const float2 first = widen_2(p.v.dtype, raw.x), second = widen_2(p.v.dtype, raw.y);
         squares = S::fma(first.x, first.x, S::fma(first.y, first.y, squares));
         squares = S::fma(second.x, second.x, S::fma(second.y, second.y, squares));

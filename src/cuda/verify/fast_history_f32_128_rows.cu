@@ -2,7 +2,10 @@
 
 namespace ringfold::cuda::fast {
 
-Launches history_f32_128_rows() { return {launch<Traits<128, DType::f32, false, 4, 2, 4, 2, true>>, launch<Traits<128, DType::f32, false, 8, 2, 4, 2, true>>,
-          launch<Traits<128, DType::f32, false, 16, 1, 8, 2, true>>}; }
+Launches history_f32_128_rows() {
+  return {launch<Traits<128, DType::f32, false, 4, 2, 4, 2, true>>,
+          launch<Traits<128, DType::f32, false, 8, 2, 4, 2, true>>,
+          launch<Traits<128, DType::f32, false, 16, 1, 8, 2, true>>};
+}
 
 }  // namespace ringfold::cuda::fast

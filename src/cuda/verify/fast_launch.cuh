@@ -18,16 +18,31 @@ __global__ void __launch_bounds__(T::kThreads, T::kBlocks) fast_kernel(const __g
   if (row < p.rows) Block<T>(p, shared).run(row);
 }
 
+/// Leaves the first-level cache all that the blocks do not need as shared memory: the state is on its way to registers
+/// through it, and what does not fit is not asked for.
 template <class T>
-Status launch(const FastParams& p) {
+Status prefer_cache(int shared_bytes_per_sm) {
+  static std::once_flag once;
+  static cudaError_t result = cudaSuccess;
+  std::call_once(once, [&] {
+    const int percent = (T::kBlocks * (T::kSharedBytes + 1024) * 100 + shared_bytes_per_sm - 1) / shared_bytes_per_sm;
+    result = cudaFuncSetAttribute(fast_kernel<T>, cudaFuncAttributePreferredSharedMemoryCarveout,
+                                  percent < 100 ? percent : 100);
+  });
+  return check(result, "cudaFuncSetAttribute");
+}
+
+template <class T>
+Status launch(const FastParams& p, int shared_bytes_per_sm) {
   RINGFOLD_RETURN_IF_ERROR(allow_shared<fast_kernel<T>>(T::kSharedBytes));
+  RINGFOLD_RETURN_IF_ERROR(prefer_cache<T>(shared_bytes_per_sm));
   const int64_t y = p.rows < kMostGridRows ? p.rows : kMostGridRows, z = (p.rows + kMostGridRows - 1) / kMostGridRows;
   const dim3 grid(p.HV * p.v_parts, static_cast<unsigned>(y), static_cast<unsigned>(z));
   fast_kernel<T><<<grid, T::kThreads, T::kSharedBytes, static_cast<cudaStream_t>(p.stream)>>>(p);
   return check(cudaGetLastError(), "verify");
 }
 
-using Launch = Status (*)(const FastParams&);
+using Launch = Status (*)(const FastParams&, int shared_bytes_per_sm);
 
 /// For up to 4, 8, 16 tokens.
 using Launches = std::array<Launch, 3>;
@@ -42,8 +57,8 @@ template <int K, DType State, bool Kda, int Tiles, int Warps, int Blocks4, int B
           bool History = false>
 constexpr Launches launches() {
   return {launch<Traits<K, State, Kda, 4, Tiles, Warps, Blocks4, History>>,
-                    launch<Traits<K, State, Kda, 8, Tiles, Warps, Blocks8, History>>,
-                    launch<Traits<K, State, Kda, 16, Tiles, Warps, Blocks16, History>>};
+          launch<Traits<K, State, Kda, 8, Tiles, Warps, Blocks8, History>>,
+          launch<Traits<K, State, Kda, 16, Tiles, Warps, Blocks16, History>>};
 }
 template <int K, DType State, int Tiles, int Warps, int Blocks4, int Blocks8, int Blocks16>
 constexpr Launches history_launches() {

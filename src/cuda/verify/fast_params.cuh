@@ -99,9 +99,7 @@ struct Traits {
   static constexpr int kHistoryU = kHistoryKeys + kHistoryRows * kKeyPitch;
   static constexpr int kHistoryFactors = kHistoryU + kHistoryRows * kBlockRows * 4;
   static constexpr int kSharedBytes = kHistoryFactors + kVectorTiles * kHistoryRows / 8 * 256;
-  static constexpr int u_chunk(int row, int chunk) {
-    return chunk ^ (row / 2 % 4) << (Tiles == 1 ? 2 : 0);
-  }
+  static constexpr int u_chunk(int row, int chunk) { return chunk ^ (row / 2 % 4) << (Tiles == 1 ? 2 : 0); }
 };
 
 __device__ __forceinline__ uint32_t pack(float first, float second) { return narrow_2(DType::bf16, first, second); }
