@@ -59,7 +59,7 @@ constexpr Machine kMeasured = {
 };
 
 // One thread of an EPYC with AVX2, from the README's table (two threads there); 16 threads of a Xeon with AVX-512 come
-// out within 30 %.
+// out within 40 %.
 constexpr double kThreadReadGbs = 8.5, kThreadUpdateGbs = 9.0;
 constexpr int kDefaultThreads = 8;
 constexpr Machine kCpu = {
