@@ -181,6 +181,17 @@ Status PoolRig::check(std::string* difference) {
     }
   }
   for (int64_t i = 0; i < period() + 2; ++i) {
+    // The twins and the number of steps in a graph go by this.
+    const int64_t ahead = case_.desc.ring_u ? i : i - 1;
+    int32_t live = 0;
+    if (case_.desc.fold_policy != FoldPolicy::on_commit && ahead >= 0) {
+      RINGFOLD_RETURN_IF_ERROR(
+          read(pool_->history(0).live, int64_t{4} * slot(0, 0), 4, reinterpret_cast<std::byte*>(&live)));
+      if (live != history(ahead % period())) {
+        *difference = fmt::format("step {} has a history of {} rows, not {}", i, live, history(ahead % period()));
+        return {};
+      }
+    }
     RINGFOLD_RETURN_IF_ERROR(step(0));
     RINGFOLD_RETURN_IF_ERROR(expected.step(0));
   }
