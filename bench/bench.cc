@@ -72,12 +72,29 @@ Status ask(const Desc& desc, std::string_view impl, Explanation* explanation) {
   return reasons.empty() ? status : Status{Code::unsupported, reasons};
 }
 
+/// What a step of a pool costs, the mean over a flush cycle: its plans know nothing of cycles.
+void count_cycle(const Case& c, Work* work, Row* row) {
+  const PoolRig rig(c, {}, 1, Device::cpu, nullptr);
+  const auto elements = static_cast<double>(c.state_bytes()) / static_cast<double>(size_of(c.desc.state_dtype));
+  double replayed = 0;
+  for (int64_t i = 0; i < rig.period(); ++i)
+    replayed += static_cast<double>((c.desc.ring_u ? 0 : rig.history(i)) + rig.folds(i));
+  replayed /= static_cast<double>(rig.period());
+  work->fmas = static_cast<int64_t>(elements * (4.0 * static_cast<double>(c.desc.window) - 2 + 3 * replayed));
+  for (const StepCost& cost : step_costs(c.desc, static_cast<double>(rig.accepted()), c.layers(),
+                                         *machine(c.desc.device == Device::cpu ? "cpu" : "h200"))) {
+    const bool ring = c.desc.fold_policy == FoldPolicy::on_commit || cost.ring_rows == c.desc.history_rows;
+    if (cost.policy == c.desc.fold_policy && ring && cost.ring_u == c.desc.ring_u && cost.numerics == c.desc.numerics)
+      row->bytes = cost.bytes;
+  }
+}
+
 /// Chooses the implementations of a case and fills in what is known of its row before it runs. A whole step falls back
 /// to `exact` where `fast` is not served.
 Status choose(const Options& options, Case* c, Row* row, Chosen* chosen) {
   Explanation call, fold;
   Status status = ask(c->desc, options.impl, &call);
-  if (status.code() == Code::unsupported && c->fold && c->desc.numerics == Numerics::fast) {
+  if (status.code() == Code::unsupported && c->fold && !c->pool && c->desc.numerics == Numerics::fast) {
     c->desc.numerics = Numerics::exact;
     status = ask(c->desc, options.impl, &call);
   }
@@ -97,6 +114,7 @@ Status choose(const Options& options, Case* c, Row* row, Chosen* chosen) {
   }
   row->bytes = static_cast<double>(chosen->work.bytes_read + chosen->work.bytes_written);
   if (c->fold) row->bytes /= static_cast<double>(c->layers());
+  if (c->pool) count_cycle(*c, &chosen->work, row);
   return {};
 }
 
@@ -107,6 +125,7 @@ class Runner {
       : cases_(cases), timer_(*timer), tensors_(cases.front().desc.device, timer->stream()) {}
 
   Status time(const Case& c, const Chosen& chosen, Row* row) {
+    if (c.pool) return time_pool(c, chosen, row);
     RINGFOLD_RETURN_IF_ERROR(provide(c.desc));
     Rig rig(c, layout_of(c, timer_), chosen.impls, &tensors_);
     RINGFOLD_RETURN_IF_ERROR(rig.prepare());
@@ -115,13 +134,29 @@ class Runner {
   }
 
  private:
+  Status time_pool(const Case& c, const Chosen& chosen, Row* row) {
+    held_.reset();
+    tensors_ = Tensors(c.desc.device, timer_.stream());
+    {
+      Case two_layers = c;  // the plain reference is slow
+      two_layers.fold->layers = std::min<int64_t>(2, c.layers());
+      PoolRig rig(two_layers, chosen.impls, 1, c.desc.device, timer_.stream());
+      RINGFOLD_RETURN_IF_ERROR(rig.prepare(DType::f32));
+      RINGFOLD_RETURN_IF_ERROR(rig.check(&row->failed));
+    }
+    if (!row->failed.empty()) return {};
+    PoolRig rig(c, chosen.impls, timer_.sets(c), c.desc.device, timer_.stream());
+    RINGFOLD_RETURN_IF_ERROR(rig.prepare(c.desc.act_dtype));
+    return timer_.measure(rig, chosen.work, row);
+  }
+
   /// Tensors large enough for all cases of this shape.
   Status provide(const Desc& shape) {
     if (held_ && same_shape(*held_, shape)) return {};
     held_.reset();
     std::vector<Layout> layouts;
     for (const Case& c : cases_) {
-      if (same_shape(c.desc, shape)) layouts.push_back(layout_of(c, timer_));
+      if (!c.pool && same_shape(c.desc, shape)) layouts.push_back(layout_of(c, timer_));
     }
     RINGFOLD_RETURN_IF_ERROR(tensors_.allocate(layouts, true));
     held_ = shape;

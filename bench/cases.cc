@@ -24,6 +24,26 @@ Desc describe(Device device, Op op, const Shape& s, DType state, int64_t T, int6
   return d;
 }
 
+/// A whole step under `policy`, 3 of 4 or 5 of 8 tokens accepted. lazy has u in the ring where cuda.fast serves it, in
+/// rings that were found to be best; a ring of raw rows is three windows.
+Case pool_step(Device device, FoldPolicy policy, const Shape& s, DType state, int64_t T, int64_t B, int64_t layers) {
+  Desc d = describe(device, Op::verify, s, state, T, B);
+  d.fold_policy = policy;
+  const bool on_commit = policy == FoldPolicy::on_commit;
+  if (device == Device::cuda && policy == FoldPolicy::lazy && s.kind == MixerKind::gdn) {
+    d.ring_u = true;
+    d.history_rows = T == 4 ? 16 : 24;
+  } else if (!on_commit) {
+    d.history_rows = policy == FoldPolicy::lazy ? 3 * T : 2 * T;
+  }
+  d.numerics = device == Device::cuda && (on_commit || d.ring_u) ? Numerics::fast : Numerics::exact;
+  Desc fold = d;
+  fold.op = Op::fold, fold.numerics = Numerics::exact;
+  fold.window = T == 4 ? 3 : 5, fold.layers = layers;
+  return {fmt::format("step_{}_{}_{}_t{}_b{}", to_string(policy), to_string(s.kind), to_string(state), T, B), d, fold,
+          true};
+}
+
 std::vector<Case> cpu_cases() {
   const Shape shapes[] = {
       {MixerKind::gdn, 16, 32}, {MixerKind::gdn, 16, 48}, {MixerKind::kda, 32, 32}, {MixerKind::kda, 12, 12}};
@@ -40,6 +60,15 @@ std::vector<Case> cpu_cases() {
         add(Op::decode, s, state, 1, B);
         for (const int64_t T : {1, 2, 4, 8}) add(Op::verify, s, state, T, B);
         add(Op::fold, s, state, 4, B);
+      }
+    }
+  }
+  for (const Shape& s : {shapes[0], shapes[2]}) {
+    for (const DType state : kStates) {
+      for (const FoldPolicy policy : {FoldPolicy::on_commit, FoldPolicy::on_next_verify, FoldPolicy::lazy}) {
+        for (const int64_t T : {4, 8}) {
+          for (const int64_t B : {1, 32, 256}) cases.push_back(pool_step(Device::cpu, policy, s, state, T, B, 2));
+        }
       }
     }
   }
@@ -121,6 +150,13 @@ std::vector<Case> cuda_cases() {
       for (const int64_t B : {1, 32, 256}) {
         cases.step(4, 3, B);
         cases.step(8, 5, B);
+      }
+      // These bring memory of their own, so they come last.
+      for (const FoldPolicy policy : {FoldPolicy::on_next_verify, FoldPolicy::lazy}) {
+        for (const int64_t T : {4, 8}) {
+          for (const int64_t B : {1, 32, 256})
+            all.push_back(pool_step(Device::cuda, policy, s, state, T, B, CudaCases::kLayers));
+        }
       }
     }
   }

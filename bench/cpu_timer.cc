@@ -54,7 +54,64 @@ class CpuTimer final : public Timer {
     return {};
   }
 
+  Status measure(PoolRig& rig, const Work& work, Row* row) override {
+    std::vector<double> call, bytes, fma;
+    const auto start = Clock::now();
+    const auto layers = static_cast<double>(rig.layers()), period = static_cast<double>(rig.period());
+    const auto us_of = [&](Clock::time_point from, double steps) { return seconds_since(from) * 1e6 / layers / steps; };
+    const auto each = [&](auto&& f) -> Status {
+      for (int64_t i = 0; i < rig.period(); ++i) {
+        for (int64_t set = 0; set < rig.sets(); ++set) {
+          if (Status s = f(i, set); !s.ok()) return s;
+        }
+      }
+      return {};
+    };
+    const double steps = period * static_cast<double>(rig.sets());
+    while (call.size() < 2 || (call.size() < kLeastSamples && seconds_since(start) < kMostSeconds) ||
+           seconds_since(start) < seconds_) {
+      auto at = Clock::now();
+      if (Status s = each([&](int64_t, int64_t set) { return rig.step(set); }); !s.ok()) return s;
+      call.push_back(us_of(at, steps));
+      double twin = 0;
+      const Status moved = each([&](int64_t i, int64_t set) -> Status {
+        const std::vector<Piece> touched = pieces(rig, set);
+        const auto begin = Clock::now();
+        move_bytes(touched, rig.stores(i), threads_);
+        if (rig.folds(i) > 0) move_bytes(touched, true, threads_);
+        twin += us_of(begin, steps);
+        return {};
+      });
+      if (!moved.ok()) return moved;
+      bytes.push_back(twin);
+      at = Clock::now();
+      multiply_add(work.fmas, threads_);
+      fma.push_back(us_of(at, 1));
+    }
+    row->us = median(call);
+    row->min_us = least(call);
+    row->bytes_twin_us = median(bytes);
+    row->fma_twin_us = median(fma);
+    row->ratio = std::max(row->bytes_twin_us, row->fma_twin_us) / row->us;
+    return {};
+  }
+
  private:
+  static constexpr double kMostSeconds = 4;
+
+  static std::vector<Piece> pieces(PoolRig& rig, int64_t set) {
+    const TensorView state = rig.pool().state();
+    const int64_t HV = rig.desc().HV, head = rig.desc().K * rig.desc().V * static_cast<int64_t>(size_of(state.dtype));
+    std::vector<Piece> all;
+    for (int64_t layer = 0; layer < rig.layers(); ++layer) {
+      for (int64_t r = 0; r < rig.desc().rows; ++r) {
+        auto* slot = static_cast<std::byte*>(state.data) + (layer * rig.slots() + rig.slot(set, r)) * HV * head;
+        for (int64_t h = 0; h < HV; ++h) all.push_back({slot + h * head, head});
+      }
+    }
+    return all;
+  }
+
   /// The states that call `index` would touch.
   static std::vector<Piece> pieces(Rig& rig, int64_t index) {
     const Layout& layout = rig.layout();

@@ -123,6 +123,46 @@ class CudaTimer final : public Timer {
     return {};
   }
 
+  /// A graph holds a whole flush cycle of every set.
+  Status measure(PoolRig& rig, const Work&, Row* row) override {
+    const int64_t calls = rig.period() * rig.sets();
+    RINGFOLD_RETURN_IF_ERROR(provide_flat(rig));
+    Graph call, twin;
+    RINGFOLD_RETURN_IF_ERROR(
+        call.capture(stream_, [&] { return each(calls, [&](int64_t i) { return rig.step(i % rig.sets()); }); }));
+    std::array<int, 2> shapes{};
+    RINGFOLD_RETURN_IF_ERROR(choose_twins(rig, &shapes));
+    const auto twin_call = [&](int64_t i) -> Status {
+      for (const Traffic& t : traffic(rig, i)) RINGFOLD_RETURN_IF_ERROR(launch(shapes[t.writes], t));
+      return {};
+    };
+    RINGFOLD_RETURN_IF_ERROR(twin.capture(stream_, [&] { return each(calls, twin_call); }));
+    std::vector<double> call_us, twin_us;
+    const auto layers = static_cast<double>(rig.layers());
+    double us = 0;
+    // The first replay of all brings lazy's raw rows into their cycle.
+    for (int i = 0; i < kWarmups; ++i) {
+      RINGFOLD_RETURN_IF_ERROR(replay(call, calls, &us));
+      RINGFOLD_RETURN_IF_ERROR(replay(twin, calls, &us));
+    }
+    const auto start = std::chrono::steady_clock::now();
+    const auto elapsed = [&] {
+      return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    };
+    while (call_us.size() < kLeastSamples || elapsed() < seconds_) {
+      RINGFOLD_RETURN_IF_ERROR(replay(call, calls, &us));
+      call_us.push_back(us / layers);
+      RINGFOLD_RETURN_IF_ERROR(replay(twin, calls, &us));
+      twin_us.push_back(us / layers);
+    }
+    row->us = median(call_us);
+    row->min_us = least(call_us);
+    row->bytes_twin_us = median(twin_us);
+    row->ratio = row->bytes_twin_us / row->us;
+    row->twin = twin_name(shapes[0]) + " + " + twin_name(shapes[1]);
+    return {};
+  }
+
  private:
   template <class F>
   static Status each(int64_t n, F&& f) {
@@ -135,6 +175,11 @@ class CudaTimer final : public Timer {
   /// One replay of a graph of so many calls, in microseconds per call, on slots that come after those of the last one.
   Status replay(Rig& rig, Graph& graph, int64_t calls, double* us) {
     RINGFOLD_RETURN_IF_ERROR(rig.turn(calls));
+    return replay(graph, calls, us);
+  }
+
+  /// The same on the same slots: for graphs that touch more memory than the caches hold.
+  Status replay(Graph& graph, int64_t calls, double* us) {
     // The pause hides the time that the host needs to launch the graph.
     RINGFOLD_RETURN_IF_ERROR(check(launch_pause(stream_), "the pause's launch"));
     RINGFOLD_RETURN_IF_ERROR(check(cudaEventRecord(begin_, stream_), "cudaEventRecord"));
@@ -204,6 +249,87 @@ class CudaTimer final : public Timer {
       if (part.op == Op::verify) t.written[1] = {ring, bytes.ring / 16};
     }
     return t;
+  }
+
+  // Of a pool's steps: inputs and history are read as one piece, out of the ring's place, which is as large as the ring
+  // of a set and layer and the inputs together.
+  static FlatBytes flat_bytes(const PoolRig& rig) {
+    const int64_t B = rig.desc().rows;
+    const int64_t rows = std::max(rig.desc().history_rows, rig.desc().window);
+    return {whole_units(B * rig.input_bytes()), whole_units(B * rig.output_bytes()),
+            whole_units(B * rows * rig.ring_row_bytes())};
+  }
+
+  Status provide_flat(const PoolRig& rig) {
+    const FlatBytes bytes = flat_bytes(rig);
+    const int64_t needed = bytes.outputs + rig.layers() * rig.sets() * (bytes.inputs + bytes.ring);
+    if (flat_.bytes() >= needed) return {};
+    RINGFOLD_RETURN_IF_ERROR(flat_.allocate(needed));
+    return draw(&flat_, DType::f32, 1, 0, kFields + 1, 1'000'003);
+  }
+
+  /// What step `index` of a graph moves: it is step index / sets of the cycle of set index % sets.
+  std::vector<Traffic> traffic(PoolRig& rig, int64_t index) {
+    const FlatBytes bytes = flat_bytes(rig);
+    const Desc& d = rig.desc();
+    const int64_t set = index % rig.sets(), step = index / rig.sets(), place = bytes.inputs + bytes.ring;
+    const int64_t row_bytes = d.rows * rig.ring_row_bytes();
+    std::byte* const ring = flat_.data() + bytes.outputs + set * rig.layers() * place;
+    Traffic t;
+    t.slot_bytes = d.HV * d.V * d.K * static_cast<int64_t>(size_of(d.state_dtype));
+    t.layer_bytes = rig.slots() * t.slot_bytes;
+    t.slot_ids = rig.slot_ids(set);
+    t.rows = d.rows;
+    std::vector<Traffic> all;
+    for (int64_t layer = 0; layer < rig.layers(); ++layer) {
+      t.state = static_cast<std::byte*>(rig.pool().state(layer).data);
+      t.writes = rig.stores(step);
+      t.read = {ring + layer * place, (bytes.inputs + rig.history(step) * row_bytes) / 16};
+      t.written[0] = {flat_.data(), bytes.outputs / 16};
+      t.written[1] = {ring + layer * place, d.window * row_bytes / 16};
+      all.push_back(t);
+    }
+    if (rig.folds(step) == 0) return all;
+    t.state = static_cast<std::byte*>(rig.pool().state(0).data);
+    t.layers = rig.layers();
+    t.writes = true;
+    t.read = {ring, rig.layers() * rig.folds(step) * row_bytes / 16};
+    t.written[0] = t.written[1] = {};
+    all.push_back(t);
+    return all;
+  }
+
+  Status choose_twins(PoolRig& rig, std::array<int, 2>* shapes) {
+    const int64_t calls = rig.period() * rig.sets();
+    // Of every kind so many that the last ones push the first out of the caches.
+    std::array<std::vector<Traffic>, 2> samples;
+    std::array<int64_t, 2> sampled{};
+    for (int64_t i = calls - 1; i >= 0; --i) {
+      for (const Traffic& t : traffic(rig, i)) {
+        if (sampled[t.writes] >= 2 * cold_bytes_) continue;
+        samples[t.writes].push_back(t);
+        sampled[t.writes] += t.layers * t.rows * t.slot_bytes;
+      }
+    }
+    for (const bool writes : {false, true}) {
+      double best = 0;
+      for (int shape = 0; shape < twin_shapes() && !samples[writes].empty(); ++shape) {
+        if (!twin_fits(shape, samples[writes].front())) continue;
+        Graph graph;
+        RINGFOLD_RETURN_IF_ERROR(graph.capture(stream_, [&]() -> Status {
+          for (const Traffic& t : samples[writes]) RINGFOLD_RETURN_IF_ERROR(launch(shape, t));
+          return {};
+        }));
+        std::vector<double> times(kTuningReplays + 1);
+        for (double& us : times) RINGFOLD_RETURN_IF_ERROR(replay(graph, 1, &us));
+        times.erase(times.begin());  // the first one warms up
+        const double us = median(times);
+        if (best > 0 && best <= us) continue;
+        best = us;
+        (*shapes)[writes] = shape;
+      }
+    }
+    return {};
   }
 
   /// The fastest launch shapes of this case's twins: of those that read, and of those that write too.

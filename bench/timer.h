@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "bench/bench.h"
+#include "bench/pool_rig.h"
 #include "bench/rig.h"
 
 namespace ringfold::bench {
@@ -24,6 +25,9 @@ class Timer {
   virtual int64_t sets(const Case& c) const = 0;
   /// Fills in the row's times and its ratio.
   virtual Status measure(Rig& rig, const Work& work, Row* row) = 0;
+  /// The same for steps of a pool: the mean over flush cycles, for one layer. The twin reads or updates the states as
+  /// the steps of a cycle do, and on CUDA moves inputs, outputs and ring rows too.
+  virtual Status measure(PoolRig& rig, const Work& work, Row* row) = 0;
 };
 
 inline constexpr size_t kLeastSamples = 15;

@@ -6,8 +6,10 @@
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "cli/commands.h"
+#include "cli/step_table.h"
 #include "ringfold/registry.h"
 
 namespace ringfold::cli {
@@ -17,10 +19,13 @@ constexpr const char* kFooter =
     R"(Traffic is bytes of state and ring per step and request, for each fold policy, next to storing
 one state per draft token. --policy says which one the request has.
 Bytes held count the short conv of the layer (--channels 0: it has none); bytes moved leave it out.
+For a verify, what a step is predicted to cost under each policy, with the best ring for lazy; * is what the library
+would choose. --machine asks for another machine than this one.
 Examples:
   ringfold explain --preset qwen3.5-35b --window 4 --rows 32
   ringfold explain --op fold --mixer kda --shape 32,32,128,128 --state bf16 --act bf16
   ringfold explain --preset qwen3.5-35b --policy lazy --accepted 2.5
+  ringfold explain --preset qwen3.5-35b --rows 256 --numerics fast --machine h200
   ringfold explain --preset kimi-linear --impl reference --json)";
 
 /// Published shapes of one recurrent layer, and how many such layers the model has (1 where only the layer is
@@ -46,10 +51,11 @@ constexpr int64_t kAsShape = -1;
 
 struct ExplainCommand {
   std::string op = "verify", mixer = "gdn", state = "f32", act = "bf16", numerics = "exact", rounding = "per_commit",
-              policy = "on_commit", device = "cpu", preset, impl;
+              policy = "on_commit", device = "cpu", preset, impl, machine;
   std::vector<int64_t> shape;
   int64_t window = 4, rows = 1, ring_rows = 0, layers = 0, channels = kAsShape, conv_width = 4;
   int threads = 0;
+  int64_t most_ring_bytes = 0;
   double accepted = 3.0;
   bool json = false;
 };
@@ -118,6 +124,9 @@ Desc make_desc(const ExplainCommand& command, int64_t* layers) {
   if (conv) desc.channels = channels_of(command, desc);
   desc.conv_width = command.conv_width;
   desc.threads = command.threads;
+  if (desc.op != Op::verify && (!command.machine.empty() || command.most_ring_bytes > 0)) {
+    throw CommandError(fmt::format("--machine, --most-ring-bytes: expected --op verify, found {}", command.op));
+  }
   return desc;
 }
 
@@ -199,9 +208,16 @@ void print_text(const Explanation& e, const Status& status, int64_t layers) {
 
 void run_command(const ExplainCommand& command) {
   int64_t layers = 1;
-  const Desc desc = make_desc(command, &layers);
+  Desc desc = make_desc(command, &layers);
+  std::optional<StepTable> steps;
+  if (desc.op == Op::verify) {
+    steps = make_step_table(desc, command.accepted, layers, command.machine, command.most_ring_bytes);
+    desc.device = steps->desc.device;
+  }
   Explanation explanation;
   const Status status = explain(desc, command.impl, &explanation);
+  // Another machine may do what this one cannot.
+  const bool elsewhere = !command.machine.empty() && status.code() == Code::unsupported;
   if (!status.ok()) explanation.desc = desc;
   if (status.ok()) {
     Desc layer = desc;
@@ -210,13 +226,16 @@ void run_command(const ExplainCommand& command) {
   }
   if (status.ok() || !explanation.candidates.empty()) {
     if (command.json) {
-      fmt::print("{}\n", to_json(explanation, status, layers).dump());
+      nlohmann::json result = to_json(explanation, status, layers);
+      if (steps && (status.ok() || elsewhere)) result["steps"] = to_json(*steps);
+      fmt::print("{}\n", result.dump());
     } else {
       print_text(explanation, status, layers);
+      if (steps && (status.ok() || elsewhere)) print_text(*steps);
     }
     std::fflush(stdout);
   }
-  require(status, "");
+  if (!elsewhere) require(status, "");
 }
 
 std::string preset_help() {
@@ -255,9 +274,13 @@ void add_explain(CLI::App& app, int* exit_code) {
   sub->add_option("--policy", command->policy, "on_commit, on_next_verify or lazy")->capture_default_str();
   sub->add_option("--ring-rows", command->ring_rows, "rows of a ring that holds a history; twice the window if absent")
       ->check(CLI::Range(2, kMaxWindow));
-  sub->add_option("--accepted", command->accepted, "mean accepted tokens per step, for the lazy policy's traffic")
+  sub->add_option("--accepted", command->accepted, "mean accepted tokens per step, for traffic and predicted steps")
       ->check(CLI::Range(0.01, 1e6))
       ->capture_default_str();
+  sub->add_option("--machine", command->machine,
+                  "predict steps on this machine, and take its device: " + known_machines());
+  sub->add_option("--most-ring-bytes", command->most_ring_bytes, "bound on the rings of a slot, all layers; 0: none")
+      ->check(CLI::Range(int64_t{0}, int64_t{1} << 50));
   sub->add_option("--device", command->device, "cpu or cuda")->capture_default_str();
   sub->add_option("--impl", command->impl, "force an implementation (see ringfold info)");
   sub->add_option("--threads", command->threads, "CPU threads; 0: all cores")->check(CLI::Range(0, 1024));

@@ -23,10 +23,11 @@ layer's verify and its share of the commit."""
 Key = namedtuple("Key", "operation kind state tokens batch shape")
 Row = namedtuple("Row", "us twin ratio")
 
-KEY = re.compile(r"(verify_fast|verify_exact|foldall|fold|decode|step_on_commit)_(gdn|kda)_(f32|bf16|f16)"
+KEY = re.compile(r"(verify_fast|verify_exact|foldall|fold|decode|step_on_commit|step_on_next_verify|step_lazy)_(gdn|kda)_(f32|bf16|f16)"
                  r"(?:_t(\d+))?_b(\d+)(?:_h(\d+x\d+))?")
 TITLES = {"verify_fast": "verify, fast", "verify_exact": "verify, exact", "fold": "fold, one layer",
-          "foldall": "fold, eight layers at once", "decode": "decode", "step_on_commit": "whole step, on commit"}
+          "foldall": "fold, eight layers at once", "decode": "decode", "step_on_commit": "whole step, on commit",
+          "step_on_next_verify": "whole step, on next verify (exact)", "step_lazy": "whole step, lazy"}
 
 
 def parse(key):

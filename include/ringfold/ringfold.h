@@ -1,6 +1,7 @@
 // Everything of the public C++ API.
 #pragma once
 
+#include "ringfold/choose.h"
 #include "ringfold/commit.h"
 #include "ringfold/conv.h"
 #include "ringfold/decode.h"

@@ -36,6 +36,9 @@ DeviceProperties ask(int ordinal) {
   cudaDeviceGetAttribute(&p.sms, cudaDevAttrMultiProcessorCount, ordinal);
   cudaDeviceGetAttribute(&p.shared_bytes_per_sm, cudaDevAttrMaxSharedMemoryPerMultiprocessor, ordinal);
   cudaDeviceGetAttribute(&p.shared_bytes_per_block, cudaDevAttrMaxSharedMemoryPerBlockOptin, ordinal);
+  cudaDeviceGetAttribute(&p.clock_khz, cudaDevAttrClockRate, ordinal);
+  cudaDeviceGetAttribute(&p.memory_khz, cudaDevAttrMemoryClockRate, ordinal);
+  cudaDeviceGetAttribute(&p.memory_bits, cudaDevAttrGlobalMemoryBusWidth, ordinal);
   return p;
 }
 

@@ -102,6 +102,43 @@ class CommandsTest(common.CliTest):
         self.assertEqual(written["on_commit"], written["lazy"])
         self.assertEqual(written["on_next_verify"] - written["on_commit"], 32 * 128 * 128 * 4)
 
+    def test_explain_steps(self):
+        """Predicted steps, for a machine that need not be here."""
+        ask = ("explain", "--preset", "qwen3.5-35b", "--rows", "256", "--layers", "8", "--machine", "h200")
+        steps = self.ok_json(*ask, "--numerics", "fast", "--json")["steps"]
+        self.assertEqual((steps["machine"], steps["layers"], steps["rows"], steps["accepted"]), ("h200", 8, 256, 3))
+        ways = steps["ways"]
+        chosen = [way for way in ways if way["chosen"]]
+        self.assertEqual(len(chosen), 1)
+        self.assertEqual((chosen[0]["policy"], chosen[0]["ring_u"], chosen[0]["verify_impl"]), ("lazy", True, "cuda.fast"))
+        self.assertLessEqual(chosen[0]["us"], 1.01 * min(way["us"] for way in ways))
+        self.assertEqual({way["policy"] for way in ways}, {"on_commit", "on_next_verify", "lazy"})
+        exact = self.ok_json(*ask, "--json")["steps"]["ways"]
+        self.assertEqual([way["policy"] for way in exact if way["chosen"]], ["on_next_verify"])
+        self.assertTrue(all(way["numerics"] == "exact" for way in exact))
+        window = min(way["ring_bytes"] for way in exact)
+        bound = self.ok_json(*ask, "--most-ring-bytes", str(window), "--json")["steps"]["ways"]
+        self.assertEqual([way["policy"] for way in bound if way["chosen"]], ["on_commit"])
+        self.refused(*ask, "--most-ring-bytes", str(window - 1), says=["most_ring_bytes", str(window)])
+        text = self.ok(*ask, "--numerics", "fast")
+        starred = [line for line in text.split("\n") if line.startswith("*")]
+        self.assertEqual(len(starred), 1, text)
+        self.assertIn("lazy, with u", starred[0])
+        self.assertIn(f"{chosen[0]['us']:.1f}", starred[0])
+        for word in ("h200", "on_commit", "on_next_verify", "cuda.exact", "predicted"):
+            self.assertIn(word, text)
+        self.refused("explain", "--machine", "z80", says=["--machine", "h200", "z80"])
+        self.refused("explain", "--machine", "h200", "--op", "fold", says=["--machine", "fold"])
+        self.refused("explain", "--machine", "h200", "--window", "33", says=["window", "33"])
+
+    def test_explain_steps_here(self):
+        result = self.ok_json("explain", "--accepted", "9", "--json")["steps"]
+        self.assertEqual(result["accepted"], 4, "no more than the window has")
+        self.assertEqual({way["verify_impl"] for way in result["ways"]}, {self.ok_json("info", "--json")["implementations"][0]})
+        self.assertEqual(sum(way["chosen"] for way in result["ways"]), 1)
+        self.assertNotIn("steps", self.ok_json("explain", "--op", "fold", "--json"))
+        self.assertEqual(self.ok("explain").count("\n* "), 1)
+
     def test_explain_every_operation_and_preset(self):
         for op in ("verify", "decode", "fold", "conv_verify", "conv_decode", "conv_commit", "gated_norm"):
             self.assertIn("plan", self.ok_json("explain", "--op", op, "--json"), op)

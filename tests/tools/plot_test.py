@@ -45,7 +45,8 @@ class PlotTest(unittest.TestCase):
         self.assertEqual(plot_bench.parse("verify_exact_kda_bf16_t8_b128_h12x12"),
                          ("verify_exact", "kda", "bf16", 8, 128, "12x12"))
         self.assertEqual(plot_bench.parse("foldall_gdn_f32_b1"), ("foldall", "gdn", "f32", 0, 1, ""))
-        self.assertEqual(plot_bench.parse("step_on_commit_gdn_f32_t4_b1"), ("step_on_commit", "gdn", "f32", 4, 1, ""))
+        for policy in ("on_commit", "on_next_verify", "lazy"):
+            self.assertEqual(plot_bench.parse(f"step_{policy}_gdn_f32_t4_b1"), (f"step_{policy}", "gdn", "f32", 4, 1, ""))
         self.assertIsNone(plot_bench.parse("fold_gdn_f32_b1_us"))
 
     def test_tables_and_plot(self):
