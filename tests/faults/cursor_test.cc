@@ -124,6 +124,8 @@ TEST(Fault8, WhatIsNotServedIsAnError) {
   with_u.ring_rows = 8;
   with_u.max_window = 4;
   with_u.ring_u = true;
+  with_u.H = with_u.HV = 1;
+  with_u.K = with_u.V = 8;
   Bench q(RigConfig{.pool = with_u}, 1);
   for (const Numerics numerics : {Numerics::exact, Numerics::fast}) {
     VerifyArgs args = c.verify({});

@@ -416,7 +416,7 @@ uint64_t word_at(const Bytes& bytes, size_t at) {
   return word;
 }
 
-constexpr size_t kHeader = 18 * 8, kChecksumAt = kHeader - 8;
+constexpr size_t kHeader = 19 * 8, kChecksumAt = kHeader - 8;
 
 /// The checksum of docs: FNV-1a over words, its own left out. Written here again, to make bad slots that it approves.
 void sign(Bytes* bytes) {
@@ -455,7 +455,7 @@ TEST(PolicyPool, ImportsAreCheckedWhole) {
   Bytes same_again = bytes;
   sign(&same_again);
   ASSERT_EQ(same_again, bytes) << "this test does not know the format";
-  EXPECT_EQ(word_at(bytes, 8), 2u);
+  EXPECT_EQ(word_at(bytes, 8), 3u);
   const auto before = w.dump();
   const auto refuses = [&](const char* names, size_t at, int32_t found, size_t size = 4) {
     Bytes bad = bytes;
@@ -469,6 +469,7 @@ TEST(PolicyPool, ImportsAreCheckedWhole) {
   };
   refuses("version", 8, 1, 8);
   refuses("max_window", 8 * 15, 3, 8);
+  refuses("ring_u", 8 * 16, 1, 8);
   // Sections of three layers: pending, conv pending, base, live, cuts.
   for (size_t layer : {0, 2}) {
     const size_t at = kHeader + layer * 4;
