@@ -22,14 +22,12 @@ FOLD_NAMES = {"slot_ids": "ssm_state_indices", "num_accepted": "accept_lens", "s
 
 @contextmanager
 def named(names):
-    """Errors of the library with the caller's name of the argument."""
+    """Errors of the library with the caller's name of the argument, and without advice that is not for the caller."""
     try:
         yield
     except Error as error:
         name, _, rest = str(error).partition(": ")
-        if name not in names:
-            raise
-        raise type(error)(f"{names[name]}: {rest}") from None
+        raise type(error)(f"{names.get(name, name)}: {rest.partition(' (give row_status')[0]}") from None
 
 
 def expect_shape(name, tensor, what, shape):

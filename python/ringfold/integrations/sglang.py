@@ -41,7 +41,7 @@ def fused_sigmoid_gating_delta_rule_update(
         q, k: float [B,T,H,K], or [1,tokens,H,K] with cu_seqlens; K packed, other strides free.
         v: [B,T,HV,V] or [1,tokens,HV,V], of q's dtype.
         initial_state_source: float [slots,HV,V,K], K packed; written unless ``disable_state_update``.
-        initial_state_indices: [B] or longer, slots. Out of range: the call fails on the CPU, the row is passed over on
+        initial_state_indices: [B], slots; may be longer with cu_seqlens. Out of range: the call fails on the CPU, the row is passed over on
             CUDA.
         cu_seqlens: [B+1]; outputs of tokens behind the last row are zeros.
         lower_bound: KDA's bounded gate.
@@ -175,7 +175,9 @@ def _update(A_log, a, dt_bias, softplus_beta, softplus_threshold, q, k, v, b, st
     if out is None:  # tokens behind the last row belong to nobody
         out = (torch.zeros if ragged else torch.empty)(v.shape, dtype=v.dtype, device=v.device)
     lead = tuple(v.shape[1:2] if ragged else v.shape[:2])
-    indices = indices[:cu_seqlens.shape[0] - 1 if ragged else lead[0]]
+    rows = cu_seqlens.shape[0] - 1 if ragged else lead[0]
+    indices = indices[:rows] if ragged else indices
+    layouts.expect_shape("initial_state_indices", indices, "[B]", (rows,))
     window = {"q": q, "k": k, "v": v, "out": out}
     if ragged:
         window = {name: tensor[0] for name, tensor in window.items()}
