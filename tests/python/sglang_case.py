@@ -3,6 +3,7 @@
 import zlib
 from dataclasses import dataclass, replace
 
+import pytest
 import torch
 
 import ringfold
@@ -11,6 +12,14 @@ DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
 DEVICES = ["cpu"]
 if ringfold.implementations("cuda") and torch.cuda.is_available():
     DEVICES.append("cuda")
+
+
+@pytest.fixture(autouse=True)
+def poisoned_memory():
+    """torch.empty is full of NaN (on a GPU too, but there it would change what a graph captures)."""
+    torch.use_deterministic_algorithms(DEVICES == ["cpu"])
+    yield
+    torch.use_deterministic_algorithms(False)
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is not installed")
 import ringfold  # noqa: E402
 import ringfold.integrations.sglang as adapter  # noqa: E402
-from sglang_case import DEVICES, DTYPES, Case, Shape, same  # noqa: E402
+from sglang_case import DEVICES, DTYPES, Case, Shape, poisoned_memory, same  # noqa: E402, F401
 
 GATES = ["gdn", "kda", "kda_safe"]
 INDICES = [4, 0, 2]

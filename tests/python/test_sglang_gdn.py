@@ -6,7 +6,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 import ringfold.integrations.sglang as adapter  # noqa: E402
-from sglang_case import DEVICES, Case, Shape, layered, same  # noqa: E402
+from sglang_case import DEVICES, Case, Shape, layered, poisoned_memory, same  # noqa: E402, F401
 
 # Two key heads for four value heads, more slots than rows.
 BASE = Shape(H=2, HV=4, K=128, V=128, L=8, slots=11)

@@ -7,7 +7,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is not installed")
 import ringfold  # noqa: E402
 import ringfold.integrations.sglang as adapter  # noqa: E402
-from sglang_case import DEVICES, Case, Shape, layered, same  # noqa: E402
+from sglang_case import DEVICES, Case, Shape, layered, poisoned_memory, same  # noqa: E402, F401
 
 GATES = ["kda", "kda_safe"]
 
@@ -142,6 +142,21 @@ def test_all_layers(gate, sizes, track, device):
         if track:
             expected[8] = case.decoded(before[layer], 0, 3, 3)[1][3]
         assert same(case.state, expected)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_rows_that_the_fold_skips(device):
+    """Null slots, negative ones whatever null_block_id says, and counts below 1; a skipped row takes no snapshot."""
+    case = Case(Shape(B=5, T=4, slots=7, gate="kda", device=device))
+    before = case.state.clone()
+    verify(case, [0, 1, 2, 3, 4], **case.ring_arguments())
+    fold(case, [0, 1, 2, -1, -3], [4, -1, 0, 4, 4], mamba_track_indices=case.ints([5, 6, 5, 6, 5]),
+         mamba_steps_to_track=case.ints([0, 0, 0, 0, 0]))
+    assert same(case.state, before)
+    fold(case, [0, -1, 2, 3, -2], [1, 1, 1, 1, 1], null_block_id=-5)
+    assert same(case.state, case.expected_states(before, [0, -1, 2, 3, -1], [1, 1, 1, 1, 1]))
+    fold(case, [0, 1, 2, 3, 4], [1, 1, 1, 1, 2], null_block_id=3)
+    assert same(case.state[1], before[1]) and same(case.state[4], case.decoded(before, 4, 4, 2)[1][4])
 
 
 @pytest.mark.parametrize("device", DEVICES)
