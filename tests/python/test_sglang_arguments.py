@@ -217,6 +217,26 @@ class TestSnapshots:
         assert (whole[:, 4:] == 9).all()
 
     @pytest.mark.parametrize("device", DEVICES)
+    def test_tokens_of_no_row(self, device):
+        """In front of the first row and behind the last one; they leave no states."""
+        case = Case(Shape(device=device))
+        bounds = [1, 4, 6, 9]
+        buffer = torch.full((3, 8, 4, 24, 32), 9.0, device=device)
+        arguments = case.ragged_arguments(INDICES, [4, 4, 4], cu_seqlens=case.ints(bounds),
+                                          intermediate_states_buffer=buffer)
+        out = adapter.fused_sigmoid_gating_delta_rule_update(**arguments)
+        assert not out[0, :1].any() and not out[0, 9:].any()
+        expected = torch.full_like(buffer, 9.0)
+        for row, slot in enumerate(INDICES):
+            for end in range(bounds[row], bounds[row + 1]):
+                state = case.state.clone()
+                q, k, v = (arguments[name][:, bounds[row]:end + 1] for name in "qkv")
+                a, b = (arguments[name][None, bounds[row]:end + 1] for name in "ab")
+                ringfold.decode(q, k, v, a, b, case.ints([slot]), mixer=case.mixer(), state=state)
+                expected[row, end - bounds[row]] = state[slot]
+        assert same(buffer, expected)
+
+    @pytest.mark.parametrize("device", DEVICES)
     def test_nan_in_the_buffer_stays_or_goes(self, device):
         """Places that are not written keep their bits, whatever these are."""
         case = Case(Shape(device=device))

@@ -153,7 +153,8 @@ def test_rows_that_the_fold_skips(device):
     fold(case, [0, 1, 2, -1, -3], [4, -1, 0, 4, 4], mamba_track_indices=case.ints([5, 6, 5, 6, 5]),
          mamba_steps_to_track=case.ints([0, 0, 0, 0, 0]))
     assert same(case.state, before)
-    fold(case, [0, -1, 2, 3, -2], [1, 1, 1, 1, 1], null_block_id=-5)
+    fold(case, [0, -1, 2, 3, -2], [1, 1, 1, 1, 1], null_block_id=-5, mamba_track_indices=case.ints([-2, 2, -1, -4, 3]),
+         mamba_steps_to_track=case.ints([0, 0, 0, 0, 0]))
     assert same(case.state, case.expected_states(before, [0, -1, 2, 3, -1], [1, 1, 1, 1, 1]))
     fold(case, [0, 1, 2, 3, 4], [1, 1, 1, 1, 2], null_block_id=3)
     assert same(case.state[1], before[1]) and same(case.state[4], case.decoded(before, 4, 4, 2)[1][4])

@@ -6,6 +6,7 @@ import importlib
 import importlib.util
 import inspect
 import re
+import sys
 from dataclasses import dataclass
 from typing import Any, Optional
 
@@ -70,8 +71,7 @@ _report: Optional[Report] = None
 
 
 def _installed_version() -> str:
-    # The package of this name, not this file's neighbour: absolute imports only.
-    if importlib.util.find_spec("sglang") is None:
+    if "sglang" not in sys.modules and importlib.util.find_spec("sglang") is None:
         raise ImportError(f"ringfold: expected an installed sglang ({KNOWN_VERSIONS}), found none")
     package = importlib.import_module("sglang")
     version = getattr(package, "__version__", None)

@@ -10,8 +10,6 @@ torch is imported when a function is called.
 
 from __future__ import annotations
 
-from typing import Optional
-
 from .. import _ops
 from .._errors import InvalidArgumentError, UnsupportedError
 from . import _sglang_layouts as layouts
@@ -65,10 +63,10 @@ def fused_sigmoid_gating_delta_rule_update(
     if match_cutedsl_decode:
         raise UnsupportedError("match_cutedsl_decode: expected False, found True; the arithmetic is ringfold's own")
     return _update(
-        A_log, a, dt_bias, softplus_beta, softplus_threshold, q, k, v, b, initial_state_source, initial_state_indices,
-        scale, use_qk_l2norm_in_kernel, cu_seqlens, is_kda, lower_bound, not disable_state_update,
-        intermediate_states_buffer, intermediate_state_indices, None,
-        (replayssm_rawk, replayssm_rawv, replayssm_g, replayssm_beta) if cache_ring else None)
+        q, k, v, a, b, initial_state_source, initial_state_indices, is_kda=is_kda, cu_seqlens=cu_seqlens,
+        mixer=(A_log, dt_bias, softplus_beta, softplus_threshold, lower_bound, scale, use_qk_l2norm_in_kernel),
+        updates=not disable_state_update, buffer=intermediate_states_buffer, buffer_rows=intermediate_state_indices,
+        rings=(replayssm_rawk, replayssm_rawv, replayssm_g, replayssm_beta) if cache_ring else None)
 
 
 def gated_delta_rule_mtp(
@@ -101,9 +99,10 @@ def gated_delta_rule_mtp(
         raise InvalidArgumentError(f"intermediate_states_buffer: expected [B,steps,HV,V,K] with B = {v.shape[0]} and at "
                                    f"least {v.shape[1]} steps, found {list(buffer.shape)}")
     return _update(
-        A_log, a, dt_bias, softplus_beta, softplus_threshold, q, k, v, b, initial_state_source, initial_state_indices,
-        scale, use_qk_l2norm_in_kernel, None, False, None, not disable_state_update and buffer is None, buffer, None,
-        output, (replayssm_rawk, replayssm_rawv, replayssm_g, replayssm_beta) if cache_ring else None)
+        q, k, v, a, b, initial_state_source, initial_state_indices,
+        mixer=(A_log, dt_bias, softplus_beta, softplus_threshold, None, scale, use_qk_l2norm_in_kernel),
+        updates=not disable_state_update and buffer is None, buffer=buffer, out=output,
+        rings=(replayssm_rawk, replayssm_rawv, replayssm_g, replayssm_beta) if cache_ring else None)
 
 
 def commit_gdn_replayssm_fold_all_layers(
@@ -156,8 +155,9 @@ def _brief(value) -> str:
     return f"a tensor {list(value.shape)}" if hasattr(value, "shape") else repr(value)
 
 
-def _update(A_log, a, dt_bias, softplus_beta, softplus_threshold, q, k, v, b, state, indices, scale, l2norm, cu_seqlens,
-            is_kda, lower_bound, updates, buffer, buffer_rows, out, rings):
+def _update(q, k, v, a, b, state, indices, *, mixer, updates, is_kda=False, cu_seqlens=None, buffer=None,
+            buffer_rows=None, out=None, rings=None):
+    """Verify or (``updates``) decode. ``rings``: rawk, rawv, g and beta to record in, or None."""
     import torch
 
     ragged = cu_seqlens is not None
@@ -185,9 +185,9 @@ def _update(A_log, a, dt_bias, softplus_beta, softplus_threshold, q, k, v, b, st
     window["a"] = layouts.per_token("a", a, lead, heads)
     window["b"] = layouts.per_token("b", b, lead, (HV,))
     window["slot_ids"] = layouts.int32(indices)
-    window["mixer"] = _ops.Mixer(
-        layouts.parameter(A_log, (HV,)), layouts.parameter(dt_bias, heads), "kda" if is_kda else "gdn",
-        softplus_beta, softplus_threshold, lower_bound, scale, l2norm)
+    A_log, dt_bias, *numbers = mixer
+    window["mixer"] = _ops.Mixer(layouts.parameter(A_log, (HV,)), layouts.parameter(dt_bias, heads),
+                                 "kda" if is_kda else "gdn", *numbers)
     window["state"] = state
     ring = None
     if rings is not None:
@@ -248,15 +248,14 @@ def _fold(rank, is_kda, state, rawv, rawk, named_g, beta, indices, accept, max_c
             raise InvalidArgumentError(f"{name}: expected {found}, as rawk_cache has, found {value}")
     layouts.expect_rank("ssm_state_indices", indices, "[B]", 1)
     layouts.expect_shape("accept_lens", accept, "[B]", indices.shape)
-    null = max(int(null), -1)
-    live = (indices > null) & (accept > 0)
+    live = (indices > null) & (accept > 0)  # negative ones are null to ringfold, whatever `null` is
     arguments = {"slot_ids": layouts.int32(torch.where(live, indices, -1)),
                  "num_accepted": layouts.int32(torch.where(live, accept, 0))}
     if track is not None and steps is not None:
         layouts.expect_shape("mamba_track_indices", track, "[B]", indices.shape)
         layouts.expect_shape("mamba_steps_to_track", steps, "[B]", indices.shape)
-        # A snapshot in the row's own slot is overwritten by the state after all of its tokens.
-        taken = live & (track > null) & (steps >= 0) & (steps < accept) & (track != indices)
+        # Null rows and negative steps take none. In the row's own slot the state after all of its tokens is what stays.
+        taken = (track > null) & (steps < accept) & (track != indices)
         arguments["track_slots"] = layouts.int32(torch.where(taken, track, -1))
         arguments["track_steps"] = layouts.int32(torch.where(taken, steps, -1))
     with layouts.named({**layouts.FOLD_NAMES, "ring.g": named_g[0]}):
