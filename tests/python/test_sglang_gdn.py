@@ -107,8 +107,7 @@ def test_all_layers_at_once_are_the_layers_one_by_one(track, device):
     indices, accepted = [0, -1, 5], [2, 3, 0]
     arguments = layered(cases, cases[0].fold_arguments(indices, accepted))
     if track:
-        arguments.update(mamba_track_indices=case_ints(shape, [7, 6, 8]),
-                         mamba_steps_to_track=case_ints(shape, [1, 0, 0]))
+        arguments.update(mamba_track_indices=cases[0].ints([7, 6, 8]), mamba_steps_to_track=cases[0].ints([1, 0, 0]))
     before = arguments["checkpoint_state"].clone()
     for case in cases:
         by_update(case, indices, **case.ring_arguments())
@@ -126,10 +125,6 @@ def test_all_layers_at_once_are_the_layers_one_by_one(track, device):
         if track:
             expected[7] = case.decoded(before[layer], 0, 0, 2)[1][0]
         assert same(case.state, expected)
-
-
-def case_ints(shape, values):
-    return torch.tensor(values, dtype=torch.int32, device=shape.device)
 
 
 @pytest.mark.parametrize("device", DEVICES)
