@@ -91,7 +91,7 @@ Footprint footprint(const Desc& desc, double accepted_per_step = 3.0);
 std::string to_string(const Desc&);
 std::string to_string(const Plan&);
 
-/// Threads of CPU calls: all cores, unless set. Results do not depend on it (contract C7).
+/// Threads of CPU calls: all cores, unless set; 1024 at most. Results do not depend on it (contract C7).
 int num_threads();
 void set_num_threads(int threads);
 

@@ -41,17 +41,17 @@ std::atomic<int> g_threads{0};
 }
 
 int thread_count(int threads) {
-  if (threads > 0) return threads;
+  if (threads > 0) return std::min(threads, kMaxThreads);
   const int set = g_threads.load(std::memory_order_relaxed);
   if (set > 0) return set;
 #ifdef RINGFOLD_OPENMP
-  return std::max(1, omp_get_num_procs());
+  return std::clamp(omp_get_num_procs(), 1, kMaxThreads);
 #else
-  return std::max(1u, std::thread::hardware_concurrency());
+  return std::clamp(static_cast<int>(std::thread::hardware_concurrency()), 1, kMaxThreads);
 #endif
 }
 
-void set_thread_count(int threads) { g_threads.store(std::max(0, threads), std::memory_order_relaxed); }
+void set_thread_count(int threads) { g_threads.store(std::clamp(threads, 0, kMaxThreads), std::memory_order_relaxed); }
 
 void parallel_ranges(int64_t tasks, int64_t chunk, int threads, TaskFn fn, void* context) {
   chunk = std::max<int64_t>(1, chunk);

@@ -19,7 +19,9 @@ class FpGuard {
   uint64_t saved_;
 };
 
-/// `threads` when positive, else the setting of set_num_threads(), else the number of cores.
+/// More threads are never asked of the system, which may end the process when it has no more to give.
+inline constexpr int kMaxThreads = 1024;
+/// `threads` when positive, else the setting of set_num_threads(), else the number of cores; kMaxThreads at most.
 int thread_count(int threads);
 void set_thread_count(int threads);
 

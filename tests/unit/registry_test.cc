@@ -100,6 +100,22 @@ TEST(Registry, WhatIsNotBuiltIsRefusedWithAHint) {
   if (const std::string why = why_no_cuda(); !why.empty()) EXPECT_THAT(why, HasSubstr("cpu"));
 }
 
+TEST(Registry, ThreadsHaveALimit) {
+  const int before = num_threads();
+  for (int many : {1025, INT32_MAX}) {
+    set_num_threads(many);
+    EXPECT_EQ(num_threads(), 1024);
+  }
+  set_num_threads(-1);
+  EXPECT_EQ(num_threads(), before) << "all cores";
+  Desc d = qwen();
+  d.rows = 100000;
+  d.threads = INT32_MAX;
+  Explanation e;
+  EXPECT_TRUE(explain(d, "", &e).ok());
+  EXPECT_EQ(e.plan.threads, 1024);
+}
+
 // 32 heads of 128 x 128 floats; a row is v and k in bf16, g and beta in fp32.
 TEST(Registry, FootprintOfQwen35) {
   const Footprint f = footprint(qwen());
