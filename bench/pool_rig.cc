@@ -180,7 +180,10 @@ Status PoolRig::check(std::string* difference) {
           expected.fields_[static_cast<size_t>(f)].write(i * size_of_item(f), bytes.data(), size_of_item(f)));
     }
   }
-  for (int64_t i = 0; i < period() + 2; ++i) {
+  // Outputs read by u do not see where a 16-bit state is rounded within a history (docs/ring.md): they are compared
+  // where it is empty.
+  const bool unrounded = case_.desc.ring_u && case_.desc.state_dtype != DType::f32;
+  for (int64_t i = 0; i < period() + (unrounded ? 1 : 2); ++i) {
     // The twins and the number of steps in a graph go by this.
     const int64_t ahead = case_.desc.ring_u ? i : i - 1;
     int32_t live = 0;
