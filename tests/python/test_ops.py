@@ -58,7 +58,7 @@ def test_every_implementation_has_the_bits_of_the_reference(shape, impl):
                                    out=out, snapshots=snapshots, impl=name)
         assert returned is out
         ringfold.fold([0, 1, 3], [1, 4, 2], state=own, ring=ring, impl=name)
-        results.append((out, snapshots, own, *ring))
+        results.append((out, snapshots, own, *ring[:4]))
     for left, right in zip(*results):
         assert same(left, right)
     assert same(results[0][1][1, 3], results[0][2][1])  # a snapshot is the state after that many tokens
@@ -136,7 +136,7 @@ def test_layers_and_tracking_of_fold():
     ids = [0, 1, 2]
     for layer in range(layers):
         ringfold.verify(**window.arrays, slot_ids=ids, mixer=window.mixer, state=state[layer], ring=rings[layer])
-    ring = ringfold.Ring(*(np.stack(parts) for parts in zip(*rings)))
+    ring = ringfold.Ring(*(np.stack(parts) for parts in zip(*(ring[:4] for ring in rings))))
     folded = state.copy()
     status = np.full(3, 77, np.int32)
     ringfold.fold(ids, [4, 2, 0], state=folded, ring=ring, layers=[2, 0], track_slots=[3, 4, -1],
