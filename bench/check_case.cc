@@ -8,9 +8,6 @@
 #include "core/check_view.h"
 
 namespace ringfold::bench {
-namespace {
-
-constexpr double kFastBound = 2e-5;
 
 double relative_error(const std::vector<std::byte>& found, const std::vector<std::byte>& expected) {
   double difference = 0, norm = 0;
@@ -23,6 +20,8 @@ double relative_error(const std::vector<std::byte>& found, const std::vector<std
   }
   return std::sqrt(difference / norm);
 }
+
+namespace {
 
 /// One operation of a case beside the reference's.
 class Comparison {

@@ -2,29 +2,16 @@
 
 #include <fmt/format.h>
 
-#include <cmath>
 #include <cstring>
 
+#include "bench/check_case.h"
 #include "core/check_view.h"
 #include "dispatch/select.h"
 
 namespace ringfold::bench {
 namespace {
 
-constexpr double kFastBound = 2e-5;
 constexpr int64_t kMostDrawn = 1'000'003;  // an odd number, so that no two rows are the same
-
-double relative_error(const std::vector<std::byte>& found, const std::vector<std::byte>& expected) {
-  double difference = 0, norm = 0;
-  for (size_t at = 0; at < found.size(); at += sizeof(float)) {
-    float x, y;
-    std::memcpy(&x, found.data() + at, sizeof x);
-    std::memcpy(&y, expected.data() + at, sizeof y);
-    difference += (static_cast<double>(x) - y) * (static_cast<double>(x) - y);
-    norm += static_cast<double>(y) * y;
-  }
-  return std::sqrt(difference / norm);
-}
 
 }  // namespace
 
@@ -71,9 +58,7 @@ int64_t PoolRig::input_bytes() const {
   return bytes;
 }
 int64_t PoolRig::output_bytes() const { return layout_.item_bytes(Field::out); }
-int64_t PoolRig::ring_row_bytes() const {
-  return footprint(case_.desc).ring_row_bytes + (case_.desc.ring_u ? case_.desc.HV * case_.desc.V * 4 : 0);
-}
+int64_t PoolRig::ring_row_bytes() const { return footprint(case_.desc).ring_row_bytes; }
 
 TensorView PoolRig::view(Field f, std::initializer_list<int64_t> shape) const {
   TensorView v(fields_[static_cast<size_t>(f)].data(), layout_.dtype(f), shape);

@@ -58,7 +58,7 @@ struct Candidate {
 /// Bytes that one request needs, and bytes that one step moves, for one layer.
 struct Footprint {
   int64_t state_bytes = 0;          ///< one checkpoint
-  int64_t ring_row_bytes = 0;       ///< one ring row of one slot
+  int64_t ring_row_bytes = 0;       ///< one ring row of one slot, u included where the ring keeps it
   int64_t ring_bytes = 0;           ///< the ring of one slot: `window` rows
   int64_t conv_state_bytes = 0;     ///< the short conv's window: C * (W-1) inputs; 0 where `channels` is 0
   int64_t conv_ring_row_bytes = 0;  ///< one recorded conv input: C channels; a slot has `window` of them

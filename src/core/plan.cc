@@ -20,6 +20,8 @@ int64_t ring_row_bytes(const Desc& d) {
   const int64_t gates = d.HV * (d.kind == MixerKind::kda ? d.K : 1);
   return (d.HV * d.V + d.H * d.K) * bytes(d.act_dtype) + (gates + d.HV) * 4;
 }
+// What a verify that reads a history by u has beside them (Ring::u).
+int64_t u_row_bytes(const Desc& d) { return d.ring_u ? d.HV * d.V * 4 : 0; }
 
 // q, k, v, a, b of one token, and its output.
 int64_t input_bytes(const Desc& d) {
@@ -57,12 +59,12 @@ Plan traffic(const Desc& d) {
     }
     case Op::verify:
       plan.bytes_read = n * (state_bytes(d) + T * input_bytes(d));
-      plan.bytes_written = n * T * (output_bytes(d) + ring_row_bytes(d));
+      plan.bytes_written = n * T * (output_bytes(d) + ring_row_bytes(d) + u_row_bytes(d));
       plan.fmas = n * elements * (4 * T - 2);  // two dots a token, decay and update of all but the last
       // A history of a window, all of it accepted. Under lazy it is longer or shorter, and mostly not folded.
       if (d.fold_policy != FoldPolicy::on_commit) {
-        plan.bytes_read += n * T * ring_row_bytes(d);
-        plan.fmas += n * elements * 3 * T;
+        plan.bytes_read += n * T * (ring_row_bytes(d) + u_row_bytes(d) - (d.ring_u ? output_bytes(d) : 0));  // no v
+        if (!d.ring_u) plan.fmas += n * elements * 3 * T;
       }
       if (d.fold_policy == FoldPolicy::on_next_verify) plan.bytes_written += n * state_bytes(d);
       break;
@@ -105,7 +107,7 @@ Footprint footprint(const Desc& d, double accepted_per_step) {
   Footprint f;
   const int64_t T = std::max<int64_t>(1, d.window);
   f.state_bytes = detail::state_bytes(d);
-  f.ring_row_bytes = detail::ring_row_bytes(d);
+  f.ring_row_bytes = detail::ring_row_bytes(d) + detail::u_row_bytes(d);
   f.ring_bytes = T * f.ring_row_bytes;
   f.conv_ring_row_bytes = d.channels * detail::bytes(d.act_dtype);
   f.conv_state_bytes = (d.conv_width - 1) * f.conv_ring_row_bytes;

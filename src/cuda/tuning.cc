@@ -5,7 +5,6 @@
 namespace ringfold::cuda {
 namespace {
 
-constexpr int kReservedSharedBytes = 1024;  // the driver's, for each block
 constexpr int kRegistersPerSm = 65536;
 constexpr int kRegistersPerThread = 128;
 

@@ -30,6 +30,9 @@ struct ExactTiles {
 int exact_shared_bytes(const Desc& desc, int threads, int heads_of_line, int vector_buffers);
 ExactTiles exact_tiles(const Desc& desc, const DeviceProperties& device);
 
+/// Of shared memory, the driver's, for each block.
+inline constexpr int kReservedSharedBytes = 1024;
+
 /// Of what a block keeps of a line in shared memory.
 inline constexpr int kExactLineBytes = 128;
 

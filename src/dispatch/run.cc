@@ -68,22 +68,25 @@ Status run(const Implementation& chosen, const Desc& desc, LayerParams* p) {
   return chosen.layer(*p, desc);
 }
 
-/// A call on a window, lowered: choose, judge, run, move the cursors.
-template <class Params>
-Status run_window(const char* call, const Desc& desc, std::string_view impl, Params* p) {
+/// A call on a window: lower, choose, judge, run, move the cursors.
+template <class Params, class Args, class Lower>
+Status on_window(const char* call, const Args& args, Lower lower_args) {
+  Params p;
+  Desc desc;
+  RINGFOLD_RETURN_IF_ERROR(lower_args(&p, &desc));
   const Implementation* chosen = nullptr;
-  RINGFOLD_RETURN_IF_ERROR(select(desc, impl, &chosen));
+  RINGFOLD_RETURN_IF_ERROR(select(desc, args.impl, &chosen));
   if (desc.device != Device::cpu) {
-    RINGFOLD_RETURN_IF_ERROR(run(*chosen, desc, p));
-    return moves_cursors_after(*p) ? chosen->move_cursors(*p) : Status{};
+    RINGFOLD_RETURN_IF_ERROR(run(*chosen, desc, &p));
+    return moves_cursors_after(p) ? chosen->move_cursors(p) : Status{};
   }
-  RINGFOLD_RETURN_IF_ERROR(judge_windows(call, p));
-  RINGFOLD_RETURN_IF_ERROR(run(*chosen, desc, p));
-  move_cursors(*p);
+  RINGFOLD_RETURN_IF_ERROR(judge_windows(call, &p));
+  RINGFOLD_RETURN_IF_ERROR(run(*chosen, desc, &p));
+  move_cursors(p);
   return {};
 }
 
-/// The same for accepted rows.
+/// The same for accepted rows, lowered.
 template <class Params>
 Status run_accepted(const char* call, const Desc& desc, std::string_view impl, Params* p) {
   const Implementation* chosen = nullptr;
@@ -101,17 +104,31 @@ Status run_accepted(const char* call, const Desc& desc, std::string_view impl, P
 }  // namespace
 
 Status verify(const VerifyArgs& args) {
-  RecurrenceParams p;
-  Desc desc;
-  RINGFOLD_RETURN_IF_ERROR(lower(args, &p, &desc));
-  return run_window("verify", desc, args.impl, &p);
+  return on_window<RecurrenceParams>("verify", args, [&](auto* p, Desc* d) { return lower(args, p, d); });
 }
 
 Status decode(const DecodeArgs& args) {
-  RecurrenceParams p;
-  Desc desc;
-  RINGFOLD_RETURN_IF_ERROR(lower(args, &p, &desc));
-  return run_window("decode", desc, args.impl, &p);
+  return on_window<RecurrenceParams>("decode", args, [&](auto* p, Desc* d) { return lower(args, p, d); });
+}
+
+Status conv_verify(const ConvArgs& args) {
+  return on_window<ConvParams>("conv_verify", args,
+                               [&](auto* p, Desc* d) { return lower_conv(Op::conv_verify, args, p, d); });
+}
+
+Status conv_decode(const ConvArgs& args) {
+  return on_window<ConvParams>("conv_decode", args,
+                               [&](auto* p, Desc* d) { return lower_conv(Op::conv_decode, args, p, d); });
+}
+
+Status verify_layer(const LayerArgs& args) {
+  return on_window<LayerParams>("verify_layer", args,
+                                [&](auto* p, Desc* d) { return lower_layer(Op::verify_layer, args, p, d); });
+}
+
+Status decode_layer(const LayerArgs& args) {
+  return on_window<LayerParams>("decode_layer", args,
+                                [&](auto* p, Desc* d) { return lower_layer(Op::decode_layer, args, p, d); });
 }
 
 Status fold(const FoldArgs& args) {
@@ -119,34 +136,6 @@ Status fold(const FoldArgs& args) {
   Desc desc;
   RINGFOLD_RETURN_IF_ERROR(lower(args, &p, &desc));
   return run_accepted("fold", desc, args.impl, &p);
-}
-
-Status conv_verify(const ConvArgs& args) {
-  ConvParams p;
-  Desc desc;
-  RINGFOLD_RETURN_IF_ERROR(lower_conv(Op::conv_verify, args, &p, &desc));
-  return run_window("conv_verify", desc, args.impl, &p);
-}
-
-Status conv_decode(const ConvArgs& args) {
-  ConvParams p;
-  Desc desc;
-  RINGFOLD_RETURN_IF_ERROR(lower_conv(Op::conv_decode, args, &p, &desc));
-  return run_window("conv_decode", desc, args.impl, &p);
-}
-
-Status verify_layer(const LayerArgs& args) {
-  LayerParams p;
-  Desc desc;
-  RINGFOLD_RETURN_IF_ERROR(lower_layer(Op::verify_layer, args, &p, &desc));
-  return run_window("verify_layer", desc, args.impl, &p);
-}
-
-Status decode_layer(const LayerArgs& args) {
-  LayerParams p;
-  Desc desc;
-  RINGFOLD_RETURN_IF_ERROR(lower_layer(Op::decode_layer, args, &p, &desc));
-  return run_window("decode_layer", desc, args.impl, &p);
 }
 
 Status conv_commit(const ConvCommitArgs& args) {
@@ -204,7 +193,11 @@ Status commit_step(const CommitStep& step) {
       p.most_due = step.due.empty() ? 0 : step.due.shape[0] - 1;
     }
     if (p.due) RINGFOLD_RETURN_IF_ERROR(chosen->list_due(p));
-    RINGFOLD_RETURN_IF_ERROR(run(*chosen, desc, &p));
+    if (Status status = run(*chosen, desc, &p); !status.ok()) {
+      // What was listed and not folded must not be found in the list by the next commit.
+      if (p.due) (void)device_memory(desc.device)->fill(p.due, 0, sizeof *p.due, p.stream);
+      return status;
+    }
   }
   if (conv) RINGFOLD_RETURN_IF_ERROR(run(*conv_chosen, conv_desc, &c));
   if (desc.device != Device::cpu) return p.pending ? chosen->move_cursors(p) : Status{};

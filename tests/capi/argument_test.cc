@@ -208,10 +208,14 @@ TEST_F(Arguments, Implementations) {
   }
   {
     With with(&given.numerics, RINGFOLD_FAST);
-    With on_device(&given.impl, "cuda.fast");
-    EXPECT_FALSE(done(ringfold_verify(&given)));
+    With unknown(&given.impl, "cpu.nosuch");
+    EXPECT_TRUE(refused(ringfold_verify(&given), RINGFOLD_NOT_FOUND, "impl: expected one of "));
   }
   EXPECT_EQ(side.bytes(), untouched);
+  {
+    With with(&given.numerics, RINGFOLD_FAST);  // what is exact is within the bound
+    EXPECT_TRUE(done(ringfold_verify(&given)));
+  }
   With with(&given.impl, "reference");
   EXPECT_TRUE(done(ringfold_verify(&given)));
 }

@@ -107,8 +107,10 @@ std::pair<Row, RowStatus> Tracer::hostile_row(int64_t n_tokens, bool may_be_long
 
 namespace {
 
-/// Within the bound of `fast` numerics, 2e-5 of fp64 by norm, and what exact outputs are off from it themselves (below
-/// 5e-6 for the windows and states of a trace, ErrorBound). `want`: float32, packed.
+/// Within the bound of `fast` numerics, 2e-5 of fp64 by norm, and what exact outputs are off from it themselves. Both
+/// begin at the same checkpoint, so that is the error of history and window, 18 tokens at most: measured at up to
+/// 1.65e-6 over 1,440 random windows of 1 to 18 tokens at these shapes; three times that is allowed. `want`: float32,
+/// packed.
 bool is_near(const TensorView& got, const Bytes& want) {
   const std::vector<float> values = check::floats(got);
   std::vector<float> expected(values.size());

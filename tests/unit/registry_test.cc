@@ -134,6 +134,13 @@ TEST(Registry, KdaRingRowsHoldOneGatePerChannel) {
   EXPECT_EQ(footprint(d).ring_row_bytes - footprint(qwen()).ring_row_bytes, 32 * 127 * 4);
 }
 
+TEST(Registry, RingsWithUHoldOneFloatPerValue) {
+  Desc d = qwen();
+  d.fold_policy = FoldPolicy::lazy;
+  d.ring_u = true;
+  EXPECT_EQ(footprint(d).ring_row_bytes - footprint(qwen()).ring_row_bytes, 32 * 128 * 4);
+}
+
 TEST(Registry, FootprintOfTheShortConv) {
   EXPECT_EQ(footprint(qwen()).conv_state_bytes, 0);
   EXPECT_EQ(footprint(qwen()).conv_ring_row_bytes, 0);

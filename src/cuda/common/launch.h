@@ -38,8 +38,10 @@ inline Status list_layers(const detail::Rows& p, Layers* layers) {
 }
 
 /// Lets `kernel` use up to `bytes` of dynamic shared memory; asked of the driver once for each device and kernel.
+/// `per_sm`: all that the blocks of a multiprocessor need, in per cent of what it has; the first-level cache keeps the
+/// rest. Negative: as the driver likes.
 template <auto kernel>
-Status allow_shared(int bytes) {
+Status allow_shared(int bytes, int per_sm = -1) {
   constexpr int kDevices = 64;
   static std::once_flag once[kDevices];
   static cudaError_t result[kDevices];
@@ -48,6 +50,8 @@ Status allow_shared(int bytes) {
   ordinal = ordinal < kDevices ? ordinal : 0;
   std::call_once(once[ordinal], [&] {
     result[ordinal] = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+    if (per_sm < 0 || result[ordinal] != cudaSuccess) return;
+    result[ordinal] = cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, per_sm);
   });
   return check(result[ordinal], "cudaFuncSetAttribute");
 }

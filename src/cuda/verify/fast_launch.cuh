@@ -18,24 +18,13 @@ __global__ void __launch_bounds__(T::kThreads, T::kBlocks) fast_kernel(const __g
   if (row < p.rows) Block<T>(p, shared).run(row);
 }
 
-/// Leaves the first-level cache all that the blocks do not need as shared memory: the state is on its way to registers
-/// through it, and what does not fit is not asked for.
-template <class T>
-Status prefer_cache(int shared_bytes_per_sm) {
-  static std::once_flag once;
-  static cudaError_t result = cudaSuccess;
-  std::call_once(once, [&] {
-    const int percent = (T::kBlocks * (T::kSharedBytes + 1024) * 100 + shared_bytes_per_sm - 1) / shared_bytes_per_sm;
-    result = cudaFuncSetAttribute(fast_kernel<T>, cudaFuncAttributePreferredSharedMemoryCarveout,
-                                  percent < 100 ? percent : 100);
-  });
-  return check(result, "cudaFuncSetAttribute");
-}
-
 template <class T>
 Status launch(const FastParams& p, int shared_bytes_per_sm) {
-  RINGFOLD_RETURN_IF_ERROR(allow_shared<fast_kernel<T>>(T::kSharedBytes));
-  RINGFOLD_RETURN_IF_ERROR(prefer_cache<T>(shared_bytes_per_sm));
+  // The state is on its way to registers through the first-level cache, and what does not fit is not asked for: the
+  // cache gets all that the blocks do not need as shared memory.
+  const int needed = T::kBlocks * (T::kSharedBytes + kReservedSharedBytes);
+  const int percent = (needed * 100 + shared_bytes_per_sm - 1) / shared_bytes_per_sm;
+  RINGFOLD_RETURN_IF_ERROR(allow_shared<fast_kernel<T>>(T::kSharedBytes, percent < 100 ? percent : 100));
   const int64_t y = p.rows < kMostGridRows ? p.rows : kMostGridRows, z = (p.rows + kMostGridRows - 1) / kMostGridRows;
   const dim3 grid(p.HV * p.v_parts, static_cast<unsigned>(y), static_cast<unsigned>(z));
   fast_kernel<T><<<grid, T::kThreads, T::kSharedBytes, static_cast<cudaStream_t>(p.stream)>>>(p);
