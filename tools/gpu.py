@@ -13,6 +13,7 @@ another GPU, is not kept. Exits 1 if something failed.
 """
 
 import argparse
+import concurrent.futures
 import datetime
 import importlib.util
 import json
@@ -38,6 +39,7 @@ WHOLE = ("core_test", "pool_test")
 SANITIZED_TESTS = "*cuda*-*C19*"
 BARRIERS = 16  # in shared memory, of a block: more than any has; what the tools find by themselves is too little
 SANITIZERS = ev.SANITIZERS
+SANITIZED_AT_ONCE = 12  # tests, each a process: most of their time is the tool's, on the host
 # Each group is a process of its own, so that rows already timed are kept if a later group is stopped.
 BENCH_GROUPS = ("decode", "fold", "verify_fast_gdn", "verify_fast_kda", "verify_exact_gdn", "verify_exact_kda", "step_on_commit", "step_on_next_verify", "step_lazy")
 TIMEOUT = 570  # seconds for one suite
@@ -219,12 +221,25 @@ def run_program(command, environment=None):
             return text, f"no end after {TIMEOUT} s"
 
 
+def list_tests(program, test_filter):
+    """Names of the tests that match."""
+    listed, code = run_program([os.path.join(BIN, program), f"--gtest_filter={test_filter}", "--gtest_list_tests"])
+    if code:
+        raise Failure(f"{program} lists no tests: {code}")
+    suite, names = "", []
+    for line in listed.split("\n"):
+        if line.startswith("  "):
+            names.append(suite + line.split("#")[0].strip())
+        elif line.split("#")[0].strip().endswith("."):
+            suite = line.split("#")[0].strip()
+    return names
+
+
 def run_tests(program, test_filter, wrapper=(), environment=None):
     """Runs a gtest program and returns its suite, or None if no test matches."""
-    command = [os.path.join(BIN, program), f"--gtest_filter={test_filter}"]
-    listed, code = run_program([*command, "--gtest_list_tests"])
-    if code == 0 and not any(line.startswith("  ") for line in listed.split("\n")):
+    if not list_tests(program, test_filter):
         return None
+    command = [os.path.join(BIN, program), f"--gtest_filter={test_filter}"]
     with tempfile.TemporaryDirectory() as folder:
         report_path = os.path.join(folder, "report.json")
         text, code = run_program([*wrapper, *command, f"--gtest_output=json:{report_path}"], environment)
@@ -273,30 +288,48 @@ def sanitizer():
     return found
 
 
+def sanitize(tool, test):
+    """The suite of one test of the contract under one tool."""
+    with tempfile.TemporaryDirectory() as folder:
+        log_path = os.path.join(folder, "log")
+        wrapper = (sanitizer(), "--tool", tool, "--error-exitcode", "9", "--num-cuda-barriers", str(BARRIERS),
+                   "--log-file", log_path)
+        result = run_tests("contract_test", test, wrapper, {"RINGFOLD_CHECK_LEVEL": "quick", "OMP_NUM_THREADS": "2"})
+        try:
+            with open(log_path, encoding="utf-8", errors="replace") as file:
+                log = file.read()
+        except OSError:
+            log = ""
+    errors = [f"{test}: {error}" for error in sanitizer_errors(log)]
+    if errors:
+        print(log[-6000:])
+        result["failures"] = result.get("failures", []) + errors
+        result["failed"] = len(result["failures"])
+    return result
+
+
+def sum_of_suites(parts):
+    total = {"passed": 0, "failed": 0, "skipped": []}
+    for part in parts:
+        for key in ("passed", "failed", "skipped"):
+            total[key] += part[key]
+        if "failures" in part:
+            total["failures"] = total.get("failures", []) + part["failures"]
+    return total
+
+
 def stage_sanitize(evidence, names):
     unknown = set(names) - set(SANITIZERS)
     if unknown:
         raise Failure(f"expected some of {' '.join(SANITIZERS)}, found {' '.join(unknown)}")
+    tests = list_tests("contract_test", SANITIZED_TESTS)
+    if not tests:
+        raise Failure("contract_test has no test that names cuda")
     good = True
-    for tool in names or SANITIZERS:
-        with tempfile.TemporaryDirectory() as folder:
-            log_path = os.path.join(folder, "log")
-            wrapper = (sanitizer(), "--tool", tool, "--error-exitcode", "9", "--num-cuda-barriers", str(BARRIERS),
-                       "--log-file", log_path)
-            result = run_tests("contract_test", SANITIZED_TESTS, wrapper, {"RINGFOLD_CHECK_LEVEL": "quick"})
-            try:
-                with open(log_path, encoding="utf-8", errors="replace") as file:
-                    log = file.read()
-            except OSError:
-                log = ""
-        if result is None:
-            raise Failure("contract_test has no test that names cuda")
-        errors = sanitizer_errors(log)
-        if errors:
-            print(log[-6000:])
-            result["failures"] = result.get("failures", []) + errors
-            result["failed"] = len(result["failures"])
-        good = evidence.suite(f"sanitizer_{tool}", result) and good
+    with concurrent.futures.ThreadPoolExecutor(min(SANITIZED_AT_ONCE, os.cpu_count() or 1)) as pool:
+        running = {tool: [pool.submit(sanitize, tool, test) for test in tests] for tool in names or SANITIZERS}
+        for tool, parts in running.items():
+            good = evidence.suite(f"sanitizer_{tool}", sum_of_suites(part.result() for part in parts)) and good
     return good
 
 

@@ -37,8 +37,7 @@ RF_HD RowStatus judge_window(const Rows& p, const WindowFacts& f, bool may_have_
   return length;
 }
 
-/// The same, from the arrays.
-RF_HD RowStatus judge_window(const Rows& p, int64_t row, bool may_have_history = true) {
+RF_HD WindowFacts window_facts(const Rows& p, int64_t row, bool may_have_history = true) {
   WindowFacts f;
   f.begin = p.cu_seqlens ? p.cu_seqlens[row] : 0;
   f.end = p.cu_seqlens ? p.cu_seqlens[row + 1] : p.window;
@@ -47,7 +46,11 @@ RF_HD RowStatus judge_window(const Rows& p, int64_t row, bool may_have_history =
     if (p.pending) f.pending = p.pending.at(0, f.slot);
     if (may_have_history && p.history) f.base = p.history.base.at(0, f.slot), f.live = p.history.live.at(0, f.slot);
   }
-  return judge_window(p, f, may_have_history);
+  return f;
+}
+
+RF_HD RowStatus judge_window(const Rows& p, int64_t row, bool may_have_history = true) {
+  return judge_window(p, window_facts(p, row, may_have_history), may_have_history);
 }
 
 /// A row of a whole layer: one verdict over the cursors of both halves.

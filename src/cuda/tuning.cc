@@ -10,14 +10,14 @@ constexpr int kRegistersPerThread = 128;
 
 }  // namespace
 
-int exact_shared_bytes(const Desc& d, int threads, int heads_of_line, int vector_buffers) {
+int exact_shared_bytes(const Desc& d, const ExactTiles& t) {
   const int K = static_cast<int>(d.K), window = std::max(most_steps(d), 1);
-  const int state = threads / 2 * K * static_cast<int>(size_of(d.state_dtype));
+  const int state = t.threads / 2 * K * static_cast<int>(size_of(d.state_dtype));
   const int vectors = d.op != Op::fold ? 4 : d.kind == MixerKind::kda ? 3 : 1;
-  const int of_token = vector_buffers * (vectors * K * 4 + 16) + 2 * threads;  // vectors, scalars; v
+  const int of_token = t.vector_buffers * (vectors * K * 4 + 16) + 2 * t.threads;  // vectors, scalars; v
   constexpr int kLineBuffers = 3, kBarrierBytes = 16;
-  return state + window * of_token + threads * 16 + kLineBuffers * (heads_of_line * window * 8 + kExactLineBytes) +
-         vector_buffers * kBarrierBytes;
+  return state + window * of_token + t.raw_steps * 512 +
+         kLineBuffers * (t.heads_of_line * window * 8 + kExactLineBytes) + t.vector_buffers * kBarrierBytes;
 }
 
 ExactTiles exact_tiles(const Desc& d, const DeviceProperties& device) {
@@ -29,6 +29,11 @@ ExactTiles exact_tiles(const Desc& d, const DeviceProperties& device) {
     t.threads = threads;
     t.v_parts = static_cast<int>(d.V / rows);
     t.heads = d.layers * d.rows * d.HV;
+    // A warp makes the vectors of several steps of a head if there are few warps. They are not to wait for memory one
+    // after the other; behind many warps that goes unseen.
+    const int warps = threads / 32;
+    const int all = (std::max(most_steps(d), 1) + warps - 1) / warps * warps;
+    t.raw_steps = threads == kExactThreads ? warps : all;
     // Shared memory depends on how many heads a block has at most, which depends on how many blocks fit.
     const auto fits = [&](int blocks_per_sm, int vector_buffers) {
       const int64_t resident = std::max<int64_t>(1, static_cast<int64_t>(device.sms) * blocks_per_sm / t.v_parts);
@@ -36,13 +41,19 @@ ExactTiles exact_tiles(const Desc& d, const DeviceProperties& device) {
       t.vector_buffers = vector_buffers;
       t.blocks = static_cast<int>(std::clamp<int64_t>(t.heads, 1, resident));
       t.heads_of_line = static_cast<int>(std::min<int64_t>(d.HV, (t.heads + t.blocks - 1) / t.blocks));
-      t.shared_bytes = exact_shared_bytes(d, threads, t.heads_of_line, vector_buffers);
+      t.shared_bytes = exact_shared_bytes(d, t);
       return t.shared_bytes <= device.shared_bytes_per_block &&
              blocks_per_sm * (t.shared_bytes + kReservedSharedBytes) <= device.shared_bytes_per_sm;
     };
-    int blocks_per_sm = kRegistersPerSm / (threads * kRegistersPerThread);
-    while (blocks_per_sm >= 1 && !fits(blocks_per_sm, 3) && !fits(blocks_per_sm, 2)) --blocks_per_sm;
-    if (blocks_per_sm == 0) continue;  // does not fit at all
+    const auto fit = [&] {
+      int blocks_per_sm = kRegistersPerSm / (threads * kRegistersPerThread);
+      while (blocks_per_sm >= 1 && !fits(blocks_per_sm, 3) && !fits(blocks_per_sm, 2)) --blocks_per_sm;
+      return blocks_per_sm > 0;
+    };
+    if (!fit()) {
+      t.raw_steps = warps;
+      if (!fit()) continue;  // does not fit at all
+    }
     best = t;
     // Smaller tiles only while there are too few to occupy every multiprocessor.
     if (t.heads * t.v_parts >= device.sms || threads <= 64) break;

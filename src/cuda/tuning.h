@@ -21,13 +21,14 @@ struct ExactTiles {
   int heads_of_line = 0;  ///< most heads of one (layer, row) in a block's range
   int blocks_per_sm = 2;
   int vector_buffers = 3;  ///< token vectors of so many heads at a time: 3, or 2 where there is no room
+  int raw_steps = 8;       ///< steps of a head whose q and k are on their way at a time, a multiple of the warps
   int shared_bytes = 0;
   bool operator==(const ExactTiles&) const = default;
 };
 
 /// Bytes of shared memory of a block: the next head's state, token vectors of two or three heads, v of two, raw inputs,
-/// gates.
-int exact_shared_bytes(const Desc& desc, int threads, int heads_of_line, int vector_buffers);
+/// gates. Of `tiles`, threads, heads_of_line, vector_buffers and raw_steps count.
+int exact_shared_bytes(const Desc& desc, const ExactTiles& tiles);
 ExactTiles exact_tiles(const Desc& desc, const DeviceProperties& device);
 
 /// Of shared memory, the driver's, for each block.

@@ -104,6 +104,14 @@ class Sanitizers(unittest.TestCase):
                "========= ERROR SUMMARY: 2 errors\n")
         self.assertEqual(gpu.sanitizer_errors(log), ["2 errors: Invalid __global__ write of size 4 bytes"])
 
+    def test_suites_add_up(self):
+        parts = [{"passed": 1, "failed": 0, "skipped": ["a: why"]},
+                 {"passed": 0, "failed": 1, "skipped": [], "failures": ["b: wrong"]},
+                 {"passed": 0, "failed": 1, "skipped": ["c: why"], "failures": ["d: 2 errors"]}]
+        self.assertEqual(gpu.sum_of_suites(parts), {"passed": 1, "failed": 2, "skipped": ["a: why", "c: why"],
+                                                    "failures": ["b: wrong", "d: 2 errors"]})
+        self.assertEqual(gpu.sum_of_suites(parts[:1]), parts[0])
+
     def test_no_summary_is_an_error(self):
         self.assertEqual(gpu.sanitizer_errors(""), ["no summary in the log"])
 
@@ -189,6 +197,28 @@ print(json.dumps({'rows': [row]}))""")
         self.assertEqual(found["bench"]["decode_gdn_f32_b1"], 0.9)
         self.assertEqual(found["bench"]["decode_gdn_f32_b1_us"], 2.0)
         self.assertEqual((found["device"], found["driver"]), ("Made-up GPU", "1.2.3"))
+
+    def test_each_test_is_sanitized(self):
+        self.script("build-gpu/bin/contract_test", """
+import json, sys
+if '--gtest_list_tests' in sys.argv:
+    asked = sys.argv[1].split('=')[1]
+    print('Kit/All.')
+    for name in ('C1_cuda', 'C2_cuda', 'C3_cuda'):
+        if '*' in asked or asked == 'Kit/All.' + name:
+            print('  ' + name + '  # GetParam() = ' + name)
+    sys.exit(0)
+name = sys.argv[1].split('All.')[1]
+tests = [{'name': name, 'result': 'COMPLETED'}]
+if name == 'C2_cuda':
+    tests = [{'name': name, 'result': 'COMPLETED', 'failures': [{'failure': 'bits differ'}]}]
+path = sys.argv[-1].split('json:')[1]
+json.dump({'testsuites': [{'name': 'Kit/All', 'testsuite': tests}]}, open(path, 'w'))
+sys.exit(1 if name == 'C2_cuda' else 0)""")
+        self.built()
+        self.assertEqual(self.run_stage("sanitize", "racecheck").returncode, 1)
+        self.assertEqual(self.evidence()["suites"]["sanitizer_racecheck"],
+                         {"passed": 2, "failed": 1, "skipped": [], "failures": ["Kit/All.C2_cuda: bits differ"]})
 
     def test_copy(self):
         copy = os.path.join(self.root, "copy.json")

@@ -65,8 +65,11 @@ int64_t most_heads_of_a_line(int64_t heads, int64_t blocks, int64_t HV) {
 std::string fault(const Desc& d, const ExactTiles& t, const DeviceProperties& device) {
   if (t.blocks == 0) {
     // The smallest block, alone on its multiprocessor, with the fewest heads that a range may have, is too large.
-    return exact_shared_bytes(d, 32, 1, 2) > device.shared_bytes_per_block ||
-                   exact_shared_bytes(d, 32, static_cast<int>(d.HV), 2) > device.shared_bytes_per_block
+    ExactTiles least{.threads = 32, .heads_of_line = 1, .vector_buffers = 2, .raw_steps = 1};
+    ExactTiles most = least;
+    most.heads_of_line = static_cast<int>(d.HV);
+    return exact_shared_bytes(d, least) > device.shared_bytes_per_block ||
+                   exact_shared_bytes(d, most) > device.shared_bytes_per_block
                ? ""
                : "refused, although it fits";
   }
@@ -78,8 +81,8 @@ std::string fault(const Desc& d, const ExactTiles& t, const DeviceProperties& de
   if (t.shared_bytes > device.shared_bytes_per_block) return "shared memory of a block";
   if (t.blocks_per_sm * (t.shared_bytes + kKiB) > device.shared_bytes_per_sm) return "shared memory of its neighbours";
   if (t.vector_buffers != 2 && t.vector_buffers != 3) return "buffers";
-  if (t.shared_bytes != exact_shared_bytes(d, t.threads, t.heads_of_line, t.vector_buffers))
-    return "bytes of other tiles";
+  if (t.raw_steps < t.threads / 32 || t.raw_steps % (t.threads / 32) != 0) return "raw inputs of part of the warps";
+  if (t.shared_bytes != exact_shared_bytes(d, t)) return "bytes of other tiles";
   if (int64_t{t.blocks} * t.v_parts > std::max(int64_t{device.sms} * t.blocks_per_sm, int64_t{t.v_parts})) {
     return "blocks wait for others";
   }
@@ -171,9 +174,10 @@ TEST(ExactTiles, FaultsAreSeen) {
   EXPECT_EQ(spoilt([](ExactTiles& t) { t.blocks = 0; }), "refused, although it fits");
   EXPECT_EQ(spoilt([](ExactTiles& t) { t.v_parts += 1; }), "parts of V do not cover it");
   EXPECT_EQ(spoilt([](ExactTiles& t) { t.shared_bytes -= 16; }), "bytes of other tiles");
+  EXPECT_EQ(spoilt([](ExactTiles& t) { t.raw_steps -= 1; }), "raw inputs of part of the warps");
   EXPECT_EQ(spoilt([&](ExactTiles& t) {
               t.heads_of_line = 0;
-              t.shared_bytes = exact_shared_bytes(d, t.threads, 0, t.vector_buffers);
+              t.shared_bytes = exact_shared_bytes(d, t);
             }),
             "heads of a line");
   EXPECT_EQ(most_heads_of_a_line(64, 2, 32), 32);

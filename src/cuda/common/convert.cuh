@@ -6,6 +6,7 @@
 #include <cuda_fp16.h>
 
 #include "core/scalar_io.h"
+#include "cuda/common/ptx.cuh"
 
 namespace ringfold::cuda {
 
@@ -15,6 +16,14 @@ using detail::poke;
 __device__ __forceinline__ float2 widen_2(DType dtype, uint32_t pair) {
   if (dtype == DType::bf16) return {__uint_as_float(pair << 16), __uint_as_float(pair & 0xffff0000u)};
   return __half22float2(*reinterpret_cast<const __half2*>(&pair));
+}
+
+/// The bits of one element, loaded where this is written.
+__device__ __forceinline__ uint32_t load_bits(DType dtype, const std::byte* data) {
+  return dtype == DType::f32 ? ptx::load_4(data) : ptx::load_2(data);
+}
+__device__ __forceinline__ float of_bits(DType dtype, uint32_t bits) {
+  return dtype == DType::f32 ? __uint_as_float(bits) : widen_2(dtype, bits).x;
 }
 
 __device__ __forceinline__ uint32_t narrow_2(DType dtype, float low, float high) {

@@ -6,12 +6,16 @@
 
 namespace ringfold::cuda {
 
-/// `k` is 0 for GDN, whose a and dt_bias have one value for each head. `expA` is exp_A of the head's A_log.
-__device__ inline float log_decay(const detail::RecurrenceParams& p, int hv, int k, float a, float expA) {
+/// `expA` is exp_A of the head's A_log. `Params` has the gate's parameters by the names of RecurrenceParams.
+template <class Params>
+__device__ inline float log_decay_of(const Params& p, float a, float dt_bias, float expA) {
   using S = arith::Scalar;
-  const float dt = p.dt_bias ? p.dt_bias[hv * p.dt_bias_head_stride + k] : 0.0f;
-  return p.safe_gate ? arith::safe_gate<S>(a, dt, expA, p.lower_bound)
-                     : arith::softplus_gate<S>(a, dt, expA, p.softplus_beta, p.softplus_threshold);
+  return p.safe_gate ? arith::safe_gate<S>(a, dt_bias, expA, p.lower_bound)
+                     : arith::softplus_gate<S>(a, dt_bias, expA, p.softplus_beta, p.softplus_threshold);
+}
+/// `k` is 0 for GDN, whose a and dt_bias have one value for each head.
+__device__ inline float log_decay(const detail::RecurrenceParams& p, int hv, int k, float a, float expA) {
+  return log_decay_of(p, a, p.dt_bias ? p.dt_bias[hv * p.dt_bias_head_stride + k] : 0.0f, expA);
 }
 __device__ inline float log_decay(const detail::RecurrenceParams& p, int hv, int k, float a) {
   return log_decay(p, hv, k, a, arith::exp_A<arith::Scalar>(p.A_log[hv]));

@@ -49,6 +49,16 @@ Status exact_recurrence(const RecurrenceParams& params, const Desc& desc) {
   p.out_at = pitch(p.out);
   p.ring_k_at = pitch(p.ring_k), p.ring_v_at = pitch(p.ring_v);
   p.ring_g_at = pitch(p.ring_g), p.ring_beta_at = pitch(p.ring_beta);
+  const auto origin = [](const Array& a, int64_t v_stride = 0) {
+    const auto size = static_cast<int64_t>(size_of(a.dtype));
+    return exact::Origin{a.data, a.layer_stride * size, a.row_stride * size, a.token_stride * size, v_stride * size};
+  };
+  using namespace exact;
+  p.origins[kInQ] = origin(p.q), p.origins[kInK] = origin(p.k), p.origins[kInV] = origin(p.v, 1);
+  p.origins[kInA] = origin(p.a), p.origins[kInB] = origin(p.b), p.origins[kOut] = origin(p.out, 1);
+  p.origins[kRingK] = origin(p.ring_k), p.origins[kRingV] = origin(p.ring_v, 1);
+  p.origins[kRingG] = origin(p.ring_g), p.origins[kRingBeta] = origin(p.ring_beta);
+  p.origins[kState] = p.origins[kTarget] = p.origins[kTrack] = origin(p.state, p.K);
   p.most_steps = std::max(1, most_steps(desc));
   p.heads_per_key = p.HV / p.H;
   p.state_head = bytes(p.state.head_stride, p.state.dtype);

@@ -21,8 +21,8 @@ namespace ringfold::cuda::exact {
 template <class T>
 class Block : Lines<T> {
  public:
-  __device__ Block(const ExactParams& params, const Layers& layers, std::byte* memory, int heads_of_line, int buffers)
-      : Lines<T>(params, layers, memory, heads_of_line, buffers), c(lane / T::kSide), side(lane % T::kSide) {}
+  __device__ Block(const ExactParams& params, const Layers& layers, const ExactTiles& tiles, std::byte* memory)
+      : Lines<T>(params, layers, tiles, memory), c(lane / T::kSide), side(lane % T::kSide) {}
 
   __device__ void run(int first, int last) {
     if (threadIdx.x == 0) {
@@ -33,41 +33,42 @@ class Block : Lines<T> {
     }
     const int hv = first % p.HV;
     Turn now{hv, hv / p.heads_per_key, 0};
+    const RawGates gates = fetch_gates(first / p.HV, now, last - first);
     find_line(first / p.HV, now);
     __syncthreads();
     fetch_inputs(now, false);
     fetch_tile(now);
-    make_gates(now, last - first);
+    make_gates(now, last - first, &gates);
     __syncthreads();
     ptx::wait_copies<1>();
     make_vectors(now, now, false);
     if (const Turn next = after(now); first + 1 < last) {
-      if (next.hv == 0) open_line(first + 1, last, next);
+      if (next.hv == 0) open_line(shared.line(now.line()), last - first - 1, next);
       fetch_inputs(next, same_key(next));
     }
     ptx::wait_copies<0>();
-    for (int head = first; head < last; ++head) {
-      const bool more = head + 1 < last;
+    for (int left = last - first; left > 0; --left) {
+      const bool more = left > 1;
       ptx::wait_copies<1>();  // the inputs of the next head are there
       if (more) make_vectors(after(now), now, same_key(after(now)));
-      if (const Turn then = after(after(now)); head + 2 < last) {
-        if (then.hv == 0) open_line(head + 2, last, then);
+      if (const Turn then = after(after(now)); left > 2) {
+        if (then.hv == 0) open_line(shared.line(after(now).line()), left - 2, then);
         fetch_inputs(then, same_key(then));
       } else {
         ptx::commit_copies();
       }
-      compute(now, static_cast<int>(ptx::opaque(head)) + 1 < last);  // `more`, not kept in a register until there
+      compute(now, static_cast<int>(ptx::opaque(left)) > 1);  // `more`, not kept in a register until there
       now = after(now);
     }
   }
 
  private:
   using Base = Lines<T>;
-  using Base::after, Base::at, Base::buffer, Base::fetch_inputs, Base::find_line, Base::history, Base::in_ring,
-      Base::make_gates, Base::make_vectors, Base::open_line, Base::parity, Base::read_group, Base::records,
-      Base::ring_row, Base::same_key, Base::warps, Base::zero_outputs, Base::act_dtype;
+  using Base::after, Base::at, Base::buffer, Base::fetch_gates, Base::fetch_inputs, Base::find_line, Base::history,
+      Base::in_ring, Base::make_gates, Base::make_vectors, Base::open_line, Base::parity, Base::read_group,
+      Base::records, Base::ring_row, Base::same_key, Base::warps, Base::zero_outputs, Base::act_dtype;
   using Base::lane, Base::p, Base::shared, Base::warp;
-  using typename Base::Turn;
+  using typename Base::RawGates, typename Base::Turn;
   using State = float[T::kRows][2][kGroup];
 
   /// Starts the copies of this warp's part of a head's tile and of its v.

@@ -8,13 +8,14 @@ namespace ringfold::cuda::exact {
 
 template <class T>
 __global__ void __launch_bounds__(kExactThreads, 2)
-    exact_kernel(const __grid_constant__ ExactParams p, const __grid_constant__ Layers layers, int64_t heads,
-                 int heads_of_line, int buffers) {
+    exact_kernel(const __grid_constant__ ExactParams p, const __grid_constant__ Layers layers,
+                 const __grid_constant__ ExactTiles tiles) {
   extern __shared__ __align__(16) std::byte shared[];
+  int64_t heads = tiles.heads;
   if (T::kFromRing && p.due) heads = min(static_cast<int64_t>(p.due[0]), p.most_due) * p.HV;
   const int64_t first = heads * blockIdx.x / gridDim.x, last = heads * (blockIdx.x + 1) / gridDim.x;
   if (T::kFromRing && first == last) return;
-  Block<T>(p, layers, shared, heads_of_line, buffers).run(static_cast<int>(first), static_cast<int>(last));
+  Block<T>(p, layers, tiles, shared).run(static_cast<int>(first), static_cast<int>(last));
 }
 
 template <class T>
@@ -23,8 +24,7 @@ Status launch(const ExactParams& p, const ExactTiles& tiles, int most_shared_byt
   RINGFOLD_RETURN_IF_ERROR(list_layers(p, &layers));
   RINGFOLD_RETURN_IF_ERROR(allow_shared<exact_kernel<T>>(most_shared_bytes));
   const dim3 grid(tiles.blocks, tiles.v_parts);
-  exact_kernel<T><<<grid, tiles.threads, tiles.shared_bytes, static_cast<cudaStream_t>(p.stream)>>>(
-      p, layers, tiles.heads, tiles.heads_of_line, tiles.vector_buffers);
+  exact_kernel<T><<<grid, tiles.threads, tiles.shared_bytes, static_cast<cudaStream_t>(p.stream)>>>(p, layers, tiles);
   return check(cudaGetLastError(), "recurrence");
 }
 

@@ -16,10 +16,12 @@ namespace ringfold::cuda::exact {
 template <class T>
 class Lines {
  protected:
-  __device__ Lines(const ExactParams& params, const Layers& layers, std::byte* memory, int heads_of_line, int buffers)
+  __device__ Lines(const ExactParams& params, const Layers& layers, const ExactTiles& tiles, std::byte* memory)
       : p(params),
         layers_(layers),
-        shared{memory, static_cast<int>(blockDim.x), params.most_steps, heads_of_line, buffers},
+        shared{
+            memory,         static_cast<int>(blockDim.x), params.most_steps, tiles.heads_of_line, tiles.vector_buffers,
+            tiles.raw_steps},
         lane(threadIdx.x % 32),
         warp(threadIdx.x / 32) {}
 
@@ -57,12 +59,12 @@ class Lines {
     return (warp - moved * p.most_steps) & (warps() - 1);
   }
 
-  /// Judges the line that `head` is in, and makes the gates of its heads up to `last`.
-  __device__ void open_line(int head, int last, const Turn& at) const {
+  /// Judges the line that comes after `before`, and makes the gates of its heads, `most` at most.
+  __device__ void open_line(const Line& before, int most, const Turn& at) const {
     __syncthreads();  // nobody reads what was in these buffers
-    find_line(head / p.HV, at);
+    find_line(before.index + 1, at);
     __syncthreads();
-    make_gates(at, last - head);
+    make_gates(at, most, nullptr);
     __syncthreads();
   }
 
@@ -81,12 +83,21 @@ class Lines {
   /// The first warp judges a row and finds its arrays.
   __device__ void find_line(int index, const Turn& first) const {
     if (warp != 0) return;
+    Line& line = shared.line(first.line());
+    if (lane == 0) line.index = index;
     if (T::kFromRing && p.due) index = p.due[1 + index];
     const int rows = static_cast<int>(p.rows), layer_index = index / rows, row = index - layer_index * rows;
     const int64_t layer = layers_(layer_index);
-    const int v0 = blockIdx.y * (blockDim.x / 2);
-    const RowStatus status =
-        T::kFromRing ? verdict_on_accepted(p, layers_, row) : verdict_on_window(p, row, T::kHistory);
+    RowStatus status;
+    // Addresses while the cursors are on their way. Nobody uses those of a row that is not live.
+    if constexpr (T::kFromRing) {
+      find_addresses(line, layer, row, p.slot_ids[row]);
+      status = verdict_on_accepted(p, layers_, row);
+    } else {
+      const WindowFacts facts = window_facts(p, row, T::kHistory);
+      find_addresses(line, layer, row, facts.slot);
+      status = judge_window(p, facts, T::kHistory);
+    }
     if (lane != 0) return;
     if (layer_index == 0 && blockIdx.y == 0) {  // several blocks may speak for a row; they say the same
       if constexpr (T::kFromRing) {
@@ -95,31 +106,19 @@ class Lines {
         settle_window(p, row, status);
       }
     }
-    Line& line = shared.line(first.line());
     line.first_hv = first.hv;
-    const int64_t slot = p.slot_ids[row];
     line.live = status == RowStatus::done;
     line.count = status == RowStatus::bad_window_bounds ? 0 : static_cast<int>(p.asked_tokens(row));
     line.track_step = -1;
     line.history = line.first_row = 0;
     line.rounds = 0;
-    if constexpr (!T::kFromRing) {
-      if (status != RowStatus::bad_window_bounds) {
-        line.out = p.out.at(0, p.window_row(row), p.window_token(row), 0) + v0 * size_of(p.out.dtype);
-      }
-    }
     if (!line.live) return;
-    line.state = p.state.at(layer, slot, 0, 0) + v0 * T::kRowBytes;
-    line.target = p.state.at(layer, p.destination(row), 0, 0) + v0 * T::kRowBytes;
     if constexpr (!T::kFromRing && !T::kHistory) {
       if (line.count == 0 && line.target == line.state) line.live = false;
     } else {
       const Replay replay = replay_of(p, layer, row);
       if (is_idle(p, replay, layer, row)) line.live = false;
-      if (T::kHistory && replay.to_checkpoint) {
-        line.track = line.state;
-        line.track_step = static_cast<int16_t>(replay.rows - 1);
-      }
+      if (T::kHistory && replay.to_checkpoint) line.track_step = static_cast<int16_t>(replay.rows - 1);
       line.history = static_cast<int>(replay.rows);
       line.first_row = static_cast<int>(replay.first);
       if (line.live) line.count += line.history;
@@ -127,25 +126,28 @@ class Lines {
         for (int t = 0; t < line.history; ++t) line.rounds |= static_cast<uint32_t>(replay.ends_commit(t)) << t;
       }
     }
-    if (p.ring_k) {
-      line.ring_k = p.ring_k.at(layer, slot, 0, 0);
-      line.ring_v = p.ring_v.at(layer, slot, 0, 0) + v0 * 2;
-      line.ring_g = p.ring_g.at(layer, slot, 0, 0);
-      line.ring_beta = p.ring_beta.at(layer, slot, 0, 0);
-    }
     if constexpr (T::kFromRing) {
-      if (const int64_t track = p.track_slot(row); track >= 0) {
-        line.track = p.state.at(layer, track, 0, 0) + v0 * T::kRowBytes;
-        line.track_step = line.history + p.track_steps[row];
-      }
-    } else {
-      const int64_t at_row = p.window_row(row), token = p.window_token(row);
-      line.q = p.q.at(0, at_row, token, 0);
-      line.k = p.k.at(0, at_row, token, 0);
-      line.v = p.v.at(0, at_row, token, 0) + v0 * 2;
-      line.a = p.a.at(0, at_row, token, 0);
-      line.b = p.b.at(0, at_row, token, 0);
+      if (p.track_slot(row) >= 0) line.track_step = line.history + p.track_steps[row];
     }
+  }
+
+  /// Lane i finds address i.
+  __device__ void find_addresses(Line& line, int64_t layer, int row, int64_t slot) const {
+    if (lane >= kAddresses) return;
+    const Origin& of = p.origins[lane];
+    const int v0 = blockIdx.y * (blockDim.x / 2);
+    std::byte* address = of.data + v0 * of.v;
+    if (lane <= kOut) {
+      address += p.window_row(row) * of.row + p.window_token(row) * of.token;
+    } else {
+      int64_t of_slot = slot;
+      if constexpr (T::kFromRing) {
+        if (lane == kTarget) of_slot = p.destination(row);
+        if (lane == kTrack) of_slot = p.track_slot(row);
+      }
+      address += layer * of.layer + of_slot * of.row;
+    }
+    line.address(lane) = address;
   }
 
   template <class Byte>
@@ -160,13 +162,46 @@ class Lines {
     return at(line.ring_beta, p.ring_beta_at, ring_row(line, t), hv);
   }
 
+  /// What a step's beta and GDN's gate are made of, as it is in memory.
+  struct RawGates {
+    uint32_t a, b;
+    float A_log, dt_bias;
+  };
+  __device__ RawGates raw_gates(const std::byte* a, const std::byte* b, int t, int hv) const {
+    RawGates raw{};
+    raw.b = load_bits(p.b.dtype, at(b, p.b_at, t, hv));
+    if constexpr (!T::kKda) {
+      raw.a = load_bits(p.a.dtype, at(a, p.a_at, t, hv));
+      raw.A_log = p.A_log[hv];
+      raw.dt_bias = p.dt_bias ? p.dt_bias[hv * p.dt_bias_head_stride] : 0.0f;
+    }
+    return raw;
+  }
+
+  /// A thread makes gate `first_gate()` of a line, and those a block further on. The last warp has the first ones,
+  /// since the first warp is busy with the line itself.
+  __device__ int first_gate() const { return blockDim.x - 1 - threadIdx.x; }
+
+  /// The first line's first gates may be asked for before the line has been found, if there is no history.
+  __device__ RawGates fetch_gates(int row, const Turn& first, int most) const {
+    if (T::kFromRing || T::kHistory || warp == 0) return {};
+    const int64_t begin = p.window_token(row), end = p.cu_seqlens ? p.cu_seqlens[row + 1] : p.window;
+    if (p.cu_seqlens && (begin < 0 || end < begin || end > p.total_tokens)) return {};
+    const int count = static_cast<int>(end - begin), i = first_gate();
+    if (i >= min(p.HV - first.hv, most) * count) return {};
+    const int head = i / count;
+    return raw_gates(p.a.at(0, p.window_row(row), begin, 0), p.b.at(0, p.window_row(row), begin, 0), i - head * count,
+                     first.hv + head);
+  }
+
   /// Gates and betas of a line's heads from hv0 on, a thread for each step of each head; the ring's g and beta on the
-  /// way.
-  __device__ void make_gates(const Turn& first, int most) const {
+  /// way. `fetched`: of fetch_gates(), if the line is a block's first.
+  __device__ void make_gates(const Turn& first, int most, const RawGates* fetched) const {
     const Line& line = shared.line(first.line());
     if (!line.live) return;
     const int hv0 = first.hv, heads = min(p.HV - hv0, most), count = line.count;
-    for (int i = threadIdx.x; i < heads * count; i += blockDim.x) {
+    const bool early = fetched && !T::kFromRing && !T::kHistory && warp != 0;
+    for (int i = first_gate(); i < heads * count; i += blockDim.x) {
       const int head = i / count, t = i - head * count, hv = hv0 + head;
       Gates gates{0, 0};
       float g = 0;
@@ -174,9 +209,11 @@ class Lines {
         gates.beta = peek<float>(ring_beta(line, t, hv), 0);
         if constexpr (!T::kKda) g = peek<float>(ring_g(line, t, hv), 0);
       } else {
-        const int own = t - history(line);
-        gates.beta = arith::sigmoid<S>(load(p.b.dtype, at(line.b, p.b_at, own, hv), 0));
-        if constexpr (!T::kKda) g = log_decay(p, hv, 0, load(p.a.dtype, at(line.a, p.a_at, own, hv), 0));
+        const RawGates raw = early && i == first_gate() ? *fetched : raw_gates(line.a, line.b, t - history(line), hv);
+        gates.beta = arith::sigmoid<S>(of_bits(p.b.dtype, raw.b));
+        if constexpr (!T::kKda) {
+          g = log_decay_of(p, of_bits(p.a.dtype, raw.a), raw.dt_bias, arith::exp_A<S>(raw.A_log));
+        }
         if (records() && blockIdx.y == 0) {
           poke(ring_beta(line, t, hv), 0, gates.beta);
           if constexpr (!T::kKda) poke(ring_g(line, t, hv), 0, g);
@@ -187,12 +224,21 @@ class Lines {
     }
   }
 
-  /// Starts the copies of the raw q and k of the token of a head that this warp makes first.
+  /// Starts the copies of the raw q and k of the tokens of a head that this warp makes first.
   __device__ void fetch_inputs(const Turn& at_head, bool same_key) const {
     const Line& line = shared.line(at_head.line());
-    const int t = first_token(at_head);
-    if (line.live && !same_key && t < line.count && prepares(line, t)) {
-      ptx::copy_async_16(ptx::shared_address(shared.raw() + threadIdx.x), prepared_source(line, at_head.key, t));
+    const int first = first_token(at_head);
+    if (line.live && !same_key) {
+#pragma unroll 1
+      for (int t = first; t < line.count && t - first < shared.raw_steps; t += warps()) {
+        if (!prepares(line, t)) continue;
+        ptx::copy_async_16(ptx::shared_address(&shared.raw(t - first)), prepared_source(line, at_head.key, t));
+        if constexpr (T::kKda) {  // what make_decay() loads
+          const int hv = at_head.hv, k0 = prepared_group() * kGroup;
+          ptx::prefetch(in_ring(line, t) ? ring_g(line, t, hv) + k0 * 4
+                                         : at(line.a, p.a_at, t - history(line), hv) + k0 * size_of(p.a.dtype));
+        }
+      }
     }
     ptx::commit_copies();
   }
@@ -258,8 +304,9 @@ class Lines {
   __device__ void normalise(const Line& line, const Turn& at_head, int t, float (&x)[kGroup], float& kq) const {
     uint4 raw = {};
     if (prepares(line, t)) {
-      raw = t == first_token(at_head) ? shared.raw()[threadIdx.x]
-                                      : *reinterpret_cast<const uint4*>(prepared_source(line, at_head.key, t));
+      const int past = t - first_token(at_head);
+      raw = past < shared.raw_steps ? shared.raw(past)
+                                    : *reinterpret_cast<const uint4*>(prepared_source(line, at_head.key, t));
     }
     widen_8(act_dtype(), raw, x);
     if (records() && !in_ring(line, t) && blockIdx.y == 0 && prepares() && !prepares_q() && first_of_key(at_head)) {

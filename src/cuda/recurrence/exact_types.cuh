@@ -1,6 +1,8 @@
 // What the exact kernels are parameterised by, and the layout of their shared memory.
 #pragma once
 
+#include <cstddef>
+
 #include "core/arith.h"
 #include "core/params.h"
 #include "cuda/common/ptx.cuh"
@@ -19,13 +21,40 @@ struct Pitch {
   int32_t head = 0, token = 0;
 };
 
-/// The params of the call, and its arrays' pitches in 32 bits: 64-bit products would be a good part of the kernel.
+/// A row of a layer has an address in each array, which is one of these numbers in a Line.
+enum Address {
+  kInQ,
+  kInK,
+  kInV,
+  kInA,
+  kInB,
+  kOut,
+  kRingK,
+  kRingV,
+  kRingG,
+  kRingBeta,
+  kState,
+  kTarget,
+  kTrack,
+  kAddresses
+};
+
+/// Where an array's rows are, in bytes: data + layer * layer_stride + row * row_stride + token * token_stride, and for
+/// row v of V v * v_stride more.
+struct Origin {
+  std::byte* data = nullptr;
+  int64_t layer = 0, row = 0, token = 0, v = 0;
+};
+
+/// The params of the call; its arrays' origins, so that a warp's lanes find one address each; and their pitches in 32
+/// bits: 64-bit products would be a good part of the kernel.
 struct ExactParams : RecurrenceParams {
   Pitch q_at, k_at, v_at, a_at, b_at, out_at;           // of the window
   Pitch ring_k_at, ring_v_at, ring_g_at, ring_beta_at;  // of the ring, read or written
   int32_t state_head = 0;                               // bytes between the heads of a state
   int32_t most_steps = 1;                               // of a row
   int32_t heads_per_key = 1;                            // HV / H
+  Origin origins[kAddresses];                           // last: what the loop of heads uses has short offsets
 };
 
 /// Where the tokens come from: the ring alone (fold), a window, or a window behind a history in the ring.
@@ -73,8 +102,8 @@ struct alignas(16) Scalars {
   float beta, decay, kq;
 };
 
-/// A row of a layer: its arrays' addresses at head 0, token 0; those with rows of V at the block's first. Not `live`:
-/// nothing to do but zero outputs.
+/// A row of a layer: its arrays' addresses at head 0, token 0, in the order of Address; those with rows of V at the
+/// block's first. Not `live`: nothing to do but zero outputs.
 struct alignas(16) Line {
   const std::byte *q, *k, *v, *a, *b;
   std::byte *out, *ring_k, *ring_v, *ring_g, *ring_beta;
@@ -85,15 +114,18 @@ struct alignas(16) Line {
   int16_t history, first_row;  // steps of the history; ring row of step 0
   int16_t track_step;          // after which the state goes to `track`; -1: none
   bool live;
+  int32_t index;  // of the block's lines in the call, of which it has consecutive ones
+
+  __device__ std::byte*& address(int i) { return reinterpret_cast<std::byte**>(this)[i]; }
 };
 
-static_assert(sizeof(Line) == kExactLineBytes);
+static_assert(sizeof(Line) == kExactLineBytes && offsetof(Line, count) == kAddresses * sizeof(std::byte*));
 
 /// Shared memory of a block, carved from one array. The order and the sizes are those of exact_shared_bytes().
 template <class T>
 struct Shared {
   std::byte* base;
-  int threads, window, heads, buffers;  // heads: of a line, at most; buffers: of token vectors
+  int threads, window, heads, buffers, raw_steps;  // heads: of a line, at most; buffers: of token vectors
 
   __device__ std::byte* state() const { return base; }
   __device__ float* vector(int buffer, int t, int which) const {
@@ -107,9 +139,10 @@ struct Shared {
   __device__ std::byte* v(int buffer, int t) const {
     return reinterpret_cast<std::byte*>(vector(buffers, 0, 0)) + (buffer * window + t) * threads;
   }
-  /// Raw q and k of the first token that a warp prepares: 16 bytes for each thread.
-  __device__ uint4* raw() const { return reinterpret_cast<uint4*>(v(2, 0)); }
-  __device__ Line& line(int buffer) const { return reinterpret_cast<Line*>(raw() + threads)[buffer]; }
+  /// Raw q and k of step `past` after the first that a warp prepares, a multiple of the warps below raw_steps: 16 bytes
+  /// for each thread.
+  __device__ uint4& raw(int past) const { return reinterpret_cast<uint4*>(v(2, 0))[past * 32 + threadIdx.x]; }
+  __device__ Line& line(int buffer) const { return reinterpret_cast<Line*>(v(2, 0) + raw_steps * 512)[buffer]; }
   /// Barriers of a buffer of token vectors: all warps have made their part of it; all warps have read it.
   __device__ uint32_t made(int buffer) const { return ptx::shared_address(barriers() + 2 * buffer); }
   __device__ uint32_t read(int buffer) const { return ptx::shared_address(barriers() + 2 * buffer + 1); }

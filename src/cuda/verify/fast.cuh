@@ -17,19 +17,12 @@
 #pragma once
 
 #include "cuda/common/convert.cuh"
+#include "cuda/common/gate.cuh"
 #include "cuda/common/judging.cuh"
 #include "cuda/common/ptx.cuh"
 #include "cuda/verify/fast_history.cuh"
 
 namespace ringfold::cuda::fast {
-
-/// A raw element, loaded where it is written.
-__device__ __forceinline__ uint32_t load_bits(DType dtype, const std::byte* data) {
-  return dtype == DType::f32 ? ptx::load_4(data) : ptx::load_2(data);
-}
-__device__ __forceinline__ float of_bits(DType dtype, uint32_t bits) {
-  return dtype == DType::f32 ? __uint_as_float(bits) : widen_2(dtype, bits).x;
-}
 
 template <class T>
 class Block : public History<T> {
@@ -308,11 +301,6 @@ class Block : public History<T> {
     }
   }
 
-  __device__ __forceinline__ float log_decay_of(float a, float dt, float expA) const {
-    return p.safe_gate ? arith::safe_gate<S>(a, dt, expA, p.lower_bound)
-                       : arith::softplus_gate<S>(a, dt, expA, p.softplus_beta, p.softplus_threshold);
-  }
-
   /// Beta, and GDN's g and decays, of a head's tokens, by one warp.
   __device__ __forceinline__ void gates_of_head(const Inputs& in) const {
     const bool there = lane < count;
@@ -320,7 +308,7 @@ class Block : public History<T> {
     if (lane < T::kTokens) beta(lane) = there ? b : 0.0f;
     if constexpr (!T::kKda) {
       const float g =
-          log_decay_of(of_bits(p.a.dtype, in.a[0]), p.dt_bias ? in.dt_bias : 0.0f, arith::exp_A<S>(in.A_log));
+          log_decay_of(p, of_bits(p.a.dtype, in.a[0]), p.dt_bias ? in.dt_bias : 0.0f, arith::exp_A<S>(in.A_log));
       if (lane < T::kTokens) log_of(lane) = g;
       const float decay = there ? __expf(g) : 1.0f;
       // Lane j < kTokens: r_tj; lane kTokens: E_t.
@@ -351,7 +339,7 @@ class Block : public History<T> {
 #pragma unroll
       for (int i = 0; i < T::kGatesAtOnce; ++i) g[i] = logs(gate_token(first + i))[k];
 #pragma unroll
-      for (int i = 0; i < T::kGatesAtOnce; ++i) g[i] = log_decay_of(g[i], bias, expA);
+      for (int i = 0; i < T::kGatesAtOnce; ++i) g[i] = log_decay_of(p, g[i], bias, expA);
 #pragma unroll
       for (int i = 0; i < T::kGatesAtOnce; ++i) {
         const int t = gate_token(first + i);
