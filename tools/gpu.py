@@ -39,7 +39,7 @@ WHOLE = ("core_test", "pool_test")
 SANITIZED_TESTS = "*cuda*-*C19*"
 BARRIERS = 16  # in shared memory, of a block: more than any has; what the tools find by themselves is too little
 SANITIZERS = ev.SANITIZERS
-SANITIZED_AT_ONCE = 12  # tests, each a process: most of their time is the tool's, on the host
+AT_ONCE = 12  # processes: most of what a test or a tool does here is work of the host
 # Each group is a process of its own, so that rows already timed are kept if a later group is stopped.
 BENCH_GROUPS = ("decode", "fold", "verify_fast_gdn", "verify_fast_kda", "verify_exact_gdn", "verify_exact_kda", "step_on_commit", "step_on_next_verify", "step_lazy")
 TIMEOUT = 570  # seconds for one suite
@@ -253,6 +253,22 @@ def run_tests(program, test_filter, wrapper=(), environment=None):
     return result
 
 
+def processes():
+    return min(AT_ONCE, os.cpu_count() or 1)
+
+
+def run_in_shares(program, test_filter, environment):
+    """run_tests(), the tests shared out among processes."""
+    tests = list_tests(program, test_filter)
+    shares = min(processes(), len(tests))
+    if not shares:
+        return None
+    with concurrent.futures.ThreadPoolExecutor(shares) as pool:
+        running = [pool.submit(run_tests, program, test_filter, (), {
+            **environment, "GTEST_TOTAL_SHARDS": str(shares), "GTEST_SHARD_INDEX": str(i)}) for i in range(shares)]
+        return sum_of_suites(part.result() for part in running)
+
+
 def stage_test(evidence, names):
     programs = sorted(name for name in os.listdir(BIN) if name.endswith("_test")) if os.path.isdir(BIN) else []
     unknown = set(names) - set(programs)
@@ -262,7 +278,8 @@ def stage_test(evidence, names):
     for program in programs:
         if names and program not in names:
             continue
-        result = run_tests(program, "*" if program in WHOLE else CUDA_TESTS, environment={"OMP_WAIT_POLICY": "passive"})
+        result = run_in_shares(program, "*" if program in WHOLE else CUDA_TESTS,
+                               {"OMP_WAIT_POLICY": "passive", "OMP_NUM_THREADS": "2"})
         if result is not None:
             good = evidence.suite(program, result) and good
     return good
@@ -326,7 +343,7 @@ def stage_sanitize(evidence, names):
     if not tests:
         raise Failure("contract_test has no test that names cuda")
     good = True
-    with concurrent.futures.ThreadPoolExecutor(min(SANITIZED_AT_ONCE, os.cpu_count() or 1)) as pool:
+    with concurrent.futures.ThreadPoolExecutor(processes()) as pool:
         running = {tool: [pool.submit(sanitize, tool, test) for test in tests] for tool in names or SANITIZERS}
         for tool, parts in running.items():
             good = evidence.suite(f"sanitizer_{tool}", sum_of_suites(part.result() for part in parts)) and good

@@ -55,8 +55,10 @@ ExactTiles exact_tiles(const Desc& d, const DeviceProperties& device) {
       if (!fit()) continue;  // does not fit at all
     }
     best = t;
-    // Smaller tiles only while there are too few to occupy every multiprocessor.
-    if (t.heads * t.v_parts >= device.sms || threads <= 64) break;
+    // Smaller tiles only while there are too few to occupy every multiprocessor, and while a warp is left for each of a
+    // head's tokens: making a token's vectors takes longer than loading twice the rows.
+    const int warps_if_smaller = threads / 64;
+    if (t.heads * t.v_parts >= device.sms || threads <= 64 || warps_if_smaller < std::min(most_steps(d), 8)) break;
   }
   return best;
 }

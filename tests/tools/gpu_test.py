@@ -220,6 +220,22 @@ sys.exit(1 if name == 'C2_cuda' else 0)""")
         self.assertEqual(self.evidence()["suites"]["sanitizer_racecheck"],
                          {"passed": 2, "failed": 1, "skipped": [], "failures": ["Kit/All.C2_cuda: bits differ"]})
 
+    def test_tests_are_shared_out(self):
+        self.script("build-gpu/bin/contract_test", """
+import json, os, sys
+names = [f'C{i}_cuda' for i in range(5)]
+if '--gtest_list_tests' in sys.argv:
+    print('All.')
+    print(''.join(f'  {name}\\n' for name in names))
+    sys.exit(0)
+shares, mine = int(os.environ['GTEST_TOTAL_SHARDS']), int(os.environ['GTEST_SHARD_INDEX'])
+tests = [{'name': name, 'result': 'COMPLETED'} for i, name in enumerate(names) if i % shares == mine]
+path = sys.argv[-1].split('json:')[1]
+json.dump({'testsuites': [{'name': 'All', 'testsuite': tests}]}, open(path, 'w'))""")
+        self.built()
+        self.assertEqual(self.run_stage("test").returncode, 0)
+        self.assertEqual(self.evidence()["suites"]["contract_test"], {"passed": 5, "failed": 0, "skipped": []})
+
     def test_copy(self):
         copy = os.path.join(self.root, "copy.json")
         self.assertEqual(self.run_stage("test", "contract_test", "--copy", copy).returncode, 0)

@@ -160,6 +160,17 @@ TEST(FastTiles, CoverVAndTheWindow) {
   }
 }
 
+// With one request a block has as many warps as a window has tokens, if the rows of V allow it.
+TEST(ExactTiles, SmallBatchesKeepAWarpForEachToken) {
+  const DeviceProperties h200;
+  for (const auto& [T, threads] : {std::pair{1, 64}, {2, 64}, {3, 128}, {4, 128}, {5, 256}, {8, 256}, {16, 256}}) {
+    EXPECT_EQ(exact_tiles(describe(Op::verify, MixerKind::gdn, DType::f32, 1, 32, T, 128, 128), h200).threads, threads)
+        << T;
+  }
+  EXPECT_EQ(exact_tiles(describe(Op::verify, MixerKind::gdn, DType::f32, 1, 32, 4, 64, 64), h200).threads, 128);
+  EXPECT_EQ(exact_tiles(describe(Op::verify, MixerKind::gdn, DType::f32, 64, 32, 1, 128, 128), h200).threads, 256);
+}
+
 // The checks above can fail.
 TEST(ExactTiles, FaultsAreSeen) {
   const DeviceProperties h200;

@@ -25,16 +25,11 @@ class Block : Lines<T> {
       : Lines<T>(params, layers, tiles, memory), c(lane / T::kSide), side(lane % T::kSide) {}
 
   __device__ void run(int first, int last) {
-    if (threadIdx.x == 0) {
-      for (int i = 0; i < shared.buffers; ++i) {
-        ptx::barrier_init(shared.made(i), warps() * kArrivals);
-        ptx::barrier_init(shared.read(i), warps() * kArrivals);
-      }
-    }
-    const int hv = first % p.HV;
+    if (threadIdx.x < 2 * shared.buffers) ptx::barrier_init(shared.barrier(threadIdx.x), warps() * kArrivals);
+    const int index = first / p.HV, hv = first - index * p.HV;
     Turn now{hv, hv / p.heads_per_key, 0};
-    const RawGates gates = fetch_gates(first / p.HV, now, last - first);
-    find_line(first / p.HV, now);
+    const RawGates gates = fetch_gates(index, now, last - first);
+    find_line(index, now);
     __syncthreads();
     fetch_inputs(now, false);
     fetch_tile(now);

@@ -86,7 +86,8 @@ class Lines {
     Line& line = shared.line(first.line());
     if (lane == 0) line.index = index;
     if (T::kFromRing && p.due) index = p.due[1 + index];
-    const int rows = static_cast<int>(p.rows), layer_index = index / rows, row = index - layer_index * rows;
+    const int rows = static_cast<int>(p.rows), layer_index = p.layers == 1 ? 0 : index / rows,
+              row = index - layer_index * rows;
     const int64_t layer = layers_(layer_index);
     RowStatus status;
     // Addresses while the cursors are on their way. Nobody uses those of a row that is not live.

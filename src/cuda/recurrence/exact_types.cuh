@@ -144,8 +144,9 @@ struct Shared {
   __device__ uint4& raw(int past) const { return reinterpret_cast<uint4*>(v(2, 0))[past * 32 + threadIdx.x]; }
   __device__ Line& line(int buffer) const { return reinterpret_cast<Line*>(v(2, 0) + raw_steps * 512)[buffer]; }
   /// Barriers of a buffer of token vectors: all warps have made their part of it; all warps have read it.
-  __device__ uint32_t made(int buffer) const { return ptx::shared_address(barriers() + 2 * buffer); }
-  __device__ uint32_t read(int buffer) const { return ptx::shared_address(barriers() + 2 * buffer + 1); }
+  __device__ uint32_t made(int buffer) const { return barrier(2 * buffer); }
+  __device__ uint32_t read(int buffer) const { return barrier(2 * buffer + 1); }
+  __device__ uint32_t barrier(int i) const { return ptx::shared_address(barriers() + i); }
   __device__ Gates* gates(int buffer, int head) const {
     return reinterpret_cast<Gates*>(barriers() + 2 * buffers) + (buffer * heads + head) * window;
   }
