@@ -407,13 +407,15 @@ def stage_python(evidence, names):
     environment = {"PYTHONPATH": os.path.dirname(PACKAGE)}
     if os.path.exists(os.path.join(BIN, "ringfold")):
         environment["RINGFOLD_CLI"] = os.path.join(BIN, "ringfold")
+    # Where pytest-xdist is there, in several processes: torch.compile takes its time.
+    processes = ["-n", str(min(8, os.cpu_count() or 1))] if importlib.util.find_spec("xdist") else []
     with tempfile.TemporaryDirectory() as folder:
         report_path = os.path.join(folder, "report.xml")
         tests = os.path.join("tests", "python")
         files = [os.path.join(tests, f"test_{name}.py") for name in names] or [tests]
         text, code = run_program(
-            [sys.executable, "-B", "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--junitxml={report_path}", *files],
-            environment)
+            [sys.executable, "-B", "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--junitxml={report_path}",
+             *processes, *files], environment)
         try:
             report = xml.etree.ElementTree.parse(report_path)
         except (OSError, xml.etree.ElementTree.ParseError):

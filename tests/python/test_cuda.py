@@ -35,6 +35,7 @@ def test_calls_run_in_the_stream_that_is_current_or_given(explicit):
     late = {name: value.clone() for name, value in case.arrays.items()}
     for value in case.arrays.values():
         value.zero_()
+    plain_step(case, ints(-1, -1, -1), case.accept)  # the first call of a kernel loads it, which takes its time
     torch.cuda.synchronize()
     beside = torch.cuda.Stream()
     more = {"stream": beside} if explicit else {}
@@ -118,7 +119,7 @@ def test_lives_of_slots_on_the_device():
         case.pool.reset(b)
         case.pool.release(c)
         case.kept = [a, b, *extra]
-        with pytest.raises(ringfold.InvalidArgumentError, match="stale_generation"):
+        with pytest.raises(ringfold.InvalidArgumentError, match="^slot: expected an acquired slot"):
             case.pool.export(c)
         with pytest.raises(ringfold.OutOfMemoryError, match="^slots: expected 9 free slots"):
             case.pool.acquire(9)
@@ -251,9 +252,16 @@ def test_arrays_of_cupy():
     assert cupy.asnumpy(held).tobytes() == state.tobytes()
 
 
+def jax_has_cuda(jax):
+    try:
+        return bool(jax.devices("cuda"))
+    except RuntimeError:
+        return False
+
+
 def test_arrays_of_jax():
     jax = pytest.importorskip("jax", reason="jax is not installed")
-    if jax.default_backend() != "gpu":
+    if not jax_has_cuda(jax):
         pytest.skip("this jax has no CUDA")
     shape = Shape(K=64, V=64)
     window, state = make_window(shape), np.random.default_rng(4).standard_normal((4, 4, 64, 64), dtype=np.float32)

@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
+from support import make_layer, make_window  # first, for what it sets in the environment
 import torch
-from support import make_layer, make_window
 
 import ringfold
 import ringfold.torch as rt
