@@ -404,11 +404,15 @@ def stage_python(evidence, names):
         raise Failure(f"expected the Python packages {' '.join(PYTHON_NEEDS)} (and nanobind, to build), found no "
                       f"{' '.join(missing)}")
     build_package()
-    environment = {"PYTHONPATH": os.path.dirname(PACKAGE)}
+    # Where pytest-xdist is there, in several processes: torch.compile takes its time. Threads that spin would be in the
+    # way of the other processes' threads.
+    cpus = os.cpu_count() or 1
+    count = max(1, min(8, cpus // 2)) if importlib.util.find_spec("xdist") else 1
+    processes = ["-n", str(count)] if count > 1 else []
+    environment = {"PYTHONPATH": os.path.dirname(PACKAGE), "OMP_WAIT_POLICY": "passive",
+                   "OMP_NUM_THREADS": str(max(1, cpus // count))}
     if os.path.exists(os.path.join(BIN, "ringfold")):
         environment["RINGFOLD_CLI"] = os.path.join(BIN, "ringfold")
-    # Where pytest-xdist is there, in several processes: torch.compile takes its time.
-    processes = ["-n", str(min(8, os.cpu_count() or 1))] if importlib.util.find_spec("xdist") else []
     with tempfile.TemporaryDirectory() as folder:
         report_path = os.path.join(folder, "report.xml")
         tests = os.path.join("tests", "python")
