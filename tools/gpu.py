@@ -5,8 +5,8 @@
     tools/gpu.py test [PROGRAM...]        the tests that concern CUDA, all or those of some programs
     tools/gpu.py sanitize [TOOL...]       the contract's small grid under compute-sanitizer
     tools/gpu.py bench [FILTER...]        benchmark rows beside their twins
-    tools/gpu.py all                      all of it, in this order
     tools/gpu.py python [FILE...]         builds the Python package too, and runs tests/python, all or some files
+    tools/gpu.py all                      all of it, in this order (python where its packages are there)
 
 Every suite and every group of rows is merged into the evidence as soon as it is done. Evidence of other files, or of
 another GPU, is not kept. Exits 1 if something failed.
@@ -15,6 +15,7 @@ another GPU, is not kept. Exits 1 if something failed.
 import argparse
 import concurrent.futures
 import datetime
+import importlib.machinery
 import importlib.util
 import json
 import os
@@ -43,7 +44,8 @@ AT_ONCE = 12  # processes: most of what a test or a tool does here is work of th
 # Each group is a process of its own, so that rows already timed are kept if a later group is stopped.
 BENCH_GROUPS = ("decode", "fold", "verify_fast_gdn", "verify_fast_kda", "verify_exact_gdn", "verify_exact_kda", "step_on_commit", "step_on_next_verify", "step_lazy")
 TIMEOUT = 570  # seconds for one suite
-PYTHON_NEEDS = ("nanobind", "torch", "numpy", "ml_dtypes", "pytest")
+PACKAGE = os.path.join(BUILD, "python", "ringfold")
+PYTHON_NEEDS = ("torch", "numpy", "ml_dtypes", "pytest")
 
 
 class Failure(Exception):
@@ -52,6 +54,15 @@ class Failure(Exception):
 
 def say(text):
     print(f"gpu: {text}", flush=True)
+
+
+def read(path):
+    """The text of a file, or None."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            return file.read()
+    except OSError:
+        return None
 
 
 def output_of(*command):
@@ -109,12 +120,7 @@ class Evidence:
     def __init__(self, copy):
         name, driver, _ = device()
         hashes = ev.hash_files(ev.ROOT)
-        try:
-            with open(BUILT, encoding="utf-8") as file:
-                built = file.read()
-        except OSError:
-            built = None
-        if built != ev.tree_hash(hashes):
+        if read(BUILT) != ev.tree_hash(hashes):
             raise Failure("build-gpu was not built from these files; run ./dev gpu build")
         self.copy = copy
         self.path = os.path.join(ev.ROOT, ev.FILE)
@@ -414,23 +420,56 @@ def pytest_result(report, code):
     return result
 
 
-def stage_python(evidence, names):
-    """Nothing is downloaded: what the build and the tests import has to be there."""
-    missing = [name for name in PYTHON_NEEDS if importlib.util.find_spec(name) is None]
-    if missing:
-        raise Failure(f"expected the Python packages {' '.join(PYTHON_NEEDS)}, found no {' '.join(missing)}")
+def has_package(folder, tree):
+    """Whether the folder holds the package for this interpreter, built from the files of this hash: by an earlier call,
+    or on another machine for one that lacks what the build needs."""
+    modules = [os.path.join(folder, f"_ringfold{suffix}") for suffix in importlib.machinery.EXTENSION_SUFFIXES]
+    return any(os.path.exists(module) for module in modules) and read(os.path.join(folder, "tree_hash")) == tree
+
+
+def missing_packages():
+    """What the Python stage imports and this interpreter lacks."""
+    tree = ev.tree_hash(ev.hash_files(ev.ROOT))
+    needs = PYTHON_NEEDS if has_package(PACKAGE, tree) else (*PYTHON_NEEDS, "nanobind")
+    return [name for name in needs if importlib.util.find_spec(name) is None]
+
+
+def build_package():
+    tree = ev.tree_hash(ev.hash_files(ev.ROOT))
+    if has_package(PACKAGE, tree):
+        return
     for command in (["cmake", "-S", ".", "-B", BUILD, "-Wno-dev", "-DRINGFOLD_PYTHON=on",
                      f"-DPython_EXECUTABLE={sys.executable}"],
                     ["cmake", "--build", BUILD, "--target", "_ringfold"]):
         if subprocess.run(command, cwd=ev.ROOT).returncode != 0:
             raise Failure("the build failed")
+    with open(os.path.join(PACKAGE, "tree_hash"), "w", encoding="utf-8") as file:
+        file.write(tree)
+
+
+def stage_python(evidence, names):
+    """Nothing is downloaded: what the build and the tests import has to be there."""
+    missing = missing_packages()
+    if missing:
+        raise Failure(f"expected the Python packages {' '.join(PYTHON_NEEDS)} (and nanobind, to build), found no "
+                      f"{' '.join(missing)}")
+    build_package()
+    # Where pytest-xdist is there, in several processes: torch.compile takes its time. Threads that spin would be in the
+    # way of the other processes' threads.
+    cpus = os.cpu_count() or 1
+    count = max(1, min(8, cpus // 2)) if importlib.util.find_spec("xdist") else 1
+    processes = ["-n", str(count)] if count > 1 else []
+    environment = {"PYTHONPATH": os.path.dirname(PACKAGE), "OMP_WAIT_POLICY": "passive",
+                   "OMP_NUM_THREADS": str(max(1, cpus // count))}
+    if os.path.exists(os.path.join(BIN, "ringfold")):
+        environment["RINGFOLD_CLI"] = os.path.join(BIN, "ringfold")
     with tempfile.TemporaryDirectory() as folder:
         report_path = os.path.join(folder, "report.xml")
         tests = os.path.join("tests", "python")
         files = [os.path.join(tests, f"test_{name}.py") for name in names] or [tests]
         text, code = run_program(
-            [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--junitxml={report_path}", *files],
-            {"PYTHONPATH": os.path.join(BUILD, "python"), "RINGFOLD_CLI": os.path.join(BIN, "ringfold")})
+            [sys.executable, "-B", "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--junitxml={report_path}",
+             *processes, *files], environment)
         try:
             report = xml.etree.ElementTree.parse(report_path)
         except (OSError, xml.etree.ElementTree.ParseError):
@@ -441,13 +480,12 @@ def stage_python(evidence, names):
     return evidence.suite("python", result)
 
 
-STAGES = {"test": stage_test, "sanitize": stage_sanitize, "bench": stage_bench}
-EXTRA = {"python": stage_python}  # not part of all: few machines with a GPU have what it needs
+STAGES = {"test": stage_test, "sanitize": stage_sanitize, "bench": stage_bench, "python": stage_python}
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("stage", nargs="?", default="all", choices=["build", *STAGES, *EXTRA, "all"])
+    parser.add_argument("stage", nargs="?", default="all", choices=["build", *STAGES, "all"])
     parser.add_argument("names", nargs="*", help="test programs, sanitizer tools, parts of benchmark keys, or files of "
                         "tests/python (torch, ops, ..)")
     parser.add_argument("--copy", help="also write the evidence to this file")
@@ -458,8 +496,10 @@ def main():
         good = True
         if options.stage in ("build", "all"):
             stage_build()
-        for name, stage in {**STAGES, **EXTRA}.items():
-            if options.stage == name or (options.stage == "all" and name in STAGES):
+        for name, stage in STAGES.items():
+            if options.stage == "all" and name == "python" and missing_packages():
+                say(f"python: left out, since this python3 has no {' '.join(missing_packages())}")
+            elif options.stage in (name, "all"):
                 good = stage(Evidence(options.copy), options.names) and good
     except Failure as failure:
         print(f"gpu: {failure}", file=sys.stderr)

@@ -92,7 +92,9 @@ enum {                                                                          
        RINGFOLD_OP_CONV_VERIFY = 3,
        RINGFOLD_OP_CONV_DECODE = 4,
        RINGFOLD_OP_CONV_COMMIT = 5,
-       RINGFOLD_OP_GATED_NORM = 6
+       RINGFOLD_OP_GATED_NORM = 6,
+       RINGFOLD_OP_VERIFY_LAYER = 7,
+       RINGFOLD_OP_DECODE_LAYER = 8
 };
 
 /* ---------------------------------------------------------------------------------------------------------------------
@@ -360,6 +362,44 @@ typedef struct ringfold_gated_norm_args {
 } ringfold_gated_norm_args;
 ringfold_status ringfold_gated_norm(const ringfold_gated_norm_args* args);
 
+/* A whole layer between its projections (ringfold/layer.h): bit for bit conv_verify, verify and gated_norm (or
+ * conv_decode, decode and gated_norm), with what lies between them in no memory of the caller. C = 2*H*K + HV*V, the
+ * channels of q, k and v one after the other. The commit that follows is that of the calls one by one. Either `pool`
+ * and `layer`, or tensors, as in verify; the pool has a short conv then, and the conv_ tensors but weight and bias are
+ * its own. */
+typedef struct ringfold_layer_args {
+  size_t struct_size;
+  const ringfold_mixer* mixer;
+  const ringfold_window*
+      window; /* a, b, slot_ids, cu_seqlens, max_window; without qkv also q, k and v before the conv */
+  const ringfold_pool* pool;
+  int64_t layer;
+  const DLTensor* qkv;          /* projections before the conv: [B,T,C], or [tokens,C]; or q, k, v of the window */
+  const DLTensor* conv_weight;  /* float [C,W] */
+  const DLTensor* conv_bias;    /* optional; float [C] */
+  const DLTensor* conv_state;   /* [slots,C,W-1] in the dtype of the projections */
+  const DLTensor* conv_ring;    /* [slots,rows,C] likewise; with `ring`, or none; decode_layer ignores both */
+  const DLTensor* conv_pending; /* i32 [slots]; with `pending`, or none */
+  const DLTensor* state;        /* these four as in verify and decode */
+  const ringfold_ring* ring;    /* decode_layer: with a history only */
+  const DLTensor* pending;
+  const ringfold_history* history;
+  const DLTensor* z;           /* float [B,T,HV,V] or [tokens,HV,V]: the norm's gate before its activation */
+  const DLTensor* norm_weight; /* float [V] */
+  const DLTensor* out;         /* float, shaped like z, written; overlaps no other tensor */
+  const DLTensor* row_status;
+  int32_t conv_activation; /* RINGFOLD_CONV_SILU, .. */
+  int32_t norm_gate;       /* RINGFOLD_GATE_SILU, .. */
+  float norm_eps;          /* 0: 1e-6 */
+  int32_t mixer_out;       /* what the mixer's output is rounded to: RINGFOLD_F32, or the dtype of the projections */
+  int32_t numerics;
+  int32_t state_rounding;
+  const char* impl;
+  void* stream;
+} ringfold_layer_args;
+ringfold_status ringfold_verify_layer(const ringfold_layer_args* args);
+ringfold_status ringfold_decode_layer(const ringfold_layer_args* args);
+
 /* ---------------------------------------------------------------------------------------------------------------------
  * What can serve a request, why not, and how it would be run (ringfold/registry.h) */
 
@@ -445,6 +485,37 @@ ringfold_status ringfold_plan_get_text(const ringfold_plan* plan, const char** t
 /* Footprint of a layer; accepted_per_step (0: 3) is the mean number of tokens kept, which `lazy` depends on. */
 ringfold_status ringfold_footprint_of(const ringfold_desc* desc, double accepted_per_step,
                                       ringfold_footprint* footprint);
+
+/* What one step (a verify of the whole batch, and its share of the commit of all layers) is predicted to cost in one
+ * layer, in one of the ways to run it (ringfold/choose.h). */
+typedef struct ringfold_step_cost {
+  size_t struct_size;
+  int32_t fold_policy; /* RINGFOLD_ON_COMMIT, .. : fields of ringfold_pool_config, like the next two */
+  int32_t ring_u;      /* 0 or 1 */
+  int64_t ring_rows;
+  int64_t ring_bytes; /* held by the rings of one slot, all layers */
+  double bytes;       /* moved: states, rings, inputs and outputs, read and written */
+  double us;
+  const char* verify_impl; /* these two live as long as the process */
+  const char* fold_impl;
+  int32_t numerics; /* of the verify */
+  int32_t reserved;
+} ringfold_step_cost;
+
+/* *name is that of the index-th machine that the cost model knows, for example "h200"; NULL past the last. */
+ringfold_status ringfold_machine(size_t index, const char** name);
+
+/* The cost of the index-th way to run a step of `desc` (op verify; its fold policy does not count); *count is how many
+ * there are, simplest and smallest rings first. accepted_per_step, 0 .. window: the mean of num_accepted. layers: of
+ * the pool. machine: a name, or NULL for what this machine has of desc's device. Errors: invalid_argument, not_found (a
+ * machine that nobody knows), unsupported (machine NULL, and no such device here). */
+ringfold_status ringfold_step_cost_of(const ringfold_desc* desc, double accepted_per_step, int64_t layers,
+                                      const char* machine, size_t index, ringfold_step_cost* cost, size_t* count);
+
+/* The cheapest of these whose rings take at most most_ring_bytes of a slot (0: no bound), or a simpler one within 1 %
+ * of it. Errors as before; unsupported also where no ring is that small. */
+ringfold_status ringfold_choose(const ringfold_desc* desc, double accepted_per_step, int64_t layers,
+                                const char* machine, int64_t most_ring_bytes, ringfold_step_cost* cost);
 
 #ifdef __cplusplus
 }

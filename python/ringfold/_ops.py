@@ -13,14 +13,18 @@ x, z, states, rings and outputs is 1; all other strides are free. All arrays of 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, Optional, Sequence
+from typing import Any, Literal, NamedTuple, Optional, Sequence, Tuple, Union
 
 from . import _ringfold
-from ._arrays import Array, Ints, Stream, empty, ints, shape_of, stream_handle
+from ._arrays import Array, Ints, Stream, dtype_name, empty, ints, shape_of, stream_handle
+from ._errors import InvalidArgumentError
 
 Numerics = Literal["exact", "fast"]
 Rounding = Literal["per_commit", "per_token"]
 Policy = Literal["on_commit", "on_next_verify", "lazy"]
+NormGate = Literal["silu", "sigmoid"]
+#: A layer's projections before the short conv: packed, or views of q, k and v.
+Projections = Union[Array, Tuple[Array, Array, Array]]
 
 
 @dataclass(frozen=True)
@@ -225,7 +229,7 @@ def conv_commit(slot_ids: Ints, num_accepted: Ints, *, conv_state: Array, conv_r
 
 
 def gated_norm(x: Array, z: Array, weight: Array, *, out: Optional[Array] = None,
-               gate: Literal["silu", "sigmoid"] = "silu", eps: float = 1e-6, impl: Optional[str] = None,
+               gate: NormGate = "silu", eps: float = 1e-6, impl: Optional[str] = None,
                stream: Stream = None) -> Array:
     """Gated RMSNorm: ``x / sqrt(mean(x^2) + eps) * weight * gate(z)`` per head. Returns ``out``.
 
@@ -241,3 +245,87 @@ def gated_norm(x: Array, z: Array, weight: Array, *, out: Optional[Array] = None
     _ringfold.gated_norm({"x": x, "z": z, "weight": weight, "out": out, "gate": gate, "eps": eps, "impl": impl,
                           "stream": stream_handle(stream, x)})
     return out
+
+
+def layer_arguments(qkv, a, b, slot_ids, cu_seqlens, max_window, mixer, conv_weight, conv_bias, conv_silu, z,
+                    norm_weight, norm_gate, norm_eps, mixer_out, out, row_status, numerics, impl, stream):
+    """What verify_layer and decode_layer share, as the C++ side takes it."""
+    if isinstance(qkv, (tuple, list)):
+        if len(qkv) != 3:
+            raise InvalidArgumentError(f"qkv: expected an array, or the three arrays q, k and v, found {len(qkv)}")
+        arguments, like = dict(zip("qkv", qkv)), ("v", qkv[2])
+    else:
+        arguments, like = {"qkv": qkv}, ("qkv", qkv)
+    if out is None:
+        out = empty(*like, shape_of("z", z))
+    arguments.update(a=a, b=b, slot_ids=ints(slot_ids, like[1]), cu_seqlens=ints(cu_seqlens, like[1]),
+                     max_window=max_window, mixer=mixer, conv_weight=conv_weight, conv_bias=conv_bias,
+                     conv_silu=conv_silu, z=z, norm_weight=norm_weight, norm_gate=norm_gate, norm_eps=norm_eps,
+                     mixer_out=dtype_name(mixer_out), out=out, row_status=row_status, numerics=numerics, impl=impl,
+                     stream=stream_handle(stream, like[1]))
+    return arguments
+
+
+def verify_layer(qkv: Projections, a: Array, b: Array, slot_ids: Ints, *, mixer: Mixer, conv_weight: Array, z: Array,
+                 norm_weight: Array, state: Array, conv_state: Array, ring: Optional[Ring] = None,
+                 conv_ring: Optional[Array] = None, pending: Optional[Array] = None,
+                 conv_pending: Optional[Array] = None, history: Optional[History] = None,
+                 conv_bias: Optional[Array] = None, conv_silu: bool = True, norm_gate: NormGate = "silu",
+                 norm_eps: float = 1e-6, mixer_out: Any = "f32", out: Optional[Array] = None,
+                 cu_seqlens: Optional[Ints] = None, max_window: int = 0, row_status: Optional[Array] = None,
+                 numerics: Numerics = "exact", state_rounding: Rounding = "per_commit", impl: Optional[str] = None,
+                 stream: Stream = None) -> Array:
+    """A whole layer between its projections, of a window: short conv, mixer and gated norm in one call. Returns ``out``.
+
+    Bit for bit what ``conv_verify`` (in the dtype of its input), ``verify`` and ``gated_norm`` give, in outputs, rings
+    and cursors; a row that one of them would refuse is refused for all. The commit is that of the calls one by one.
+
+    Args:
+        qkv: float [B, T, C] or [tokens, C], the packed projections before the conv, C = 2*H*K + HV*V: the channels of
+            q, those of k, those of v. Or a tuple of views ``(q, k, v)``, shaped as in ``verify``.
+        a, b, slot_ids, mixer, cu_seqlens, max_window, row_status, numerics, impl, stream: as in ``verify``.
+        conv_weight: float [C, W], W = 2 .. 4. conv_bias: float [C]. conv_silu: whether the SiLU follows.
+        z: float [B, T, HV, V] or [tokens, HV, V], the norm's gate before its activation.
+        norm_weight: float [V]. norm_gate: "silu" or "sigmoid". norm_eps: added to the mean, 0 or above.
+        state, ring, pending, history, state_rounding: as in ``verify``.
+        conv_state: [slots, C, W-1] in the dtype of the projections, oldest input first; read.
+        conv_ring: [slots, rows, C] likewise, written: the projections. With ``ring``, or none.
+        conv_pending: int32 [slots], written; the conv's own. With ``pending``, or none.
+        mixer_out: what the mixer's output is rounded to before the norm: "f32" (not at all) or the projections' dtype.
+        out: shaped like z, float, written; overlaps no other array. None: made in the dtype of the projections.
+
+    Raises:
+        InvalidArgumentError, UnsupportedError (also where nothing on CUDA serves it), NotFoundError, InternalError.
+    """
+    arguments = layer_arguments(qkv, a, b, slot_ids, cu_seqlens, max_window, mixer, conv_weight, conv_bias, conv_silu, z,
+                                norm_weight, norm_gate, norm_eps, mixer_out, out, row_status, numerics, impl, stream)
+    arguments.update(state=state, conv_state=conv_state, ring=ring, conv_ring=conv_ring, pending=pending,
+                     conv_pending=conv_pending, history=history, state_rounding=state_rounding)
+    _ringfold.verify_layer(arguments)
+    return arguments["out"]
+
+
+def decode_layer(qkv: Projections, a: Array, b: Array, slot_ids: Ints, *, mixer: Mixer, conv_weight: Array, z: Array,
+                 norm_weight: Array, state: Array, conv_state: Array, pending: Optional[Array] = None,
+                 conv_pending: Optional[Array] = None, ring: Optional[Ring] = None,
+                 history: Optional[History] = None, conv_bias: Optional[Array] = None, conv_silu: bool = True,
+                 norm_gate: NormGate = "silu", norm_eps: float = 1e-6, mixer_out: Any = "f32",
+                 out: Optional[Array] = None, cu_seqlens: Optional[Ints] = None, max_window: int = 0,
+                 row_status: Optional[Array] = None, numerics: Numerics = "exact",
+                 state_rounding: Rounding = "per_commit", impl: Optional[str] = None, stream: Stream = None) -> Array:
+    """A whole layer of tokens that are certain: state and conv window are updated at once. Returns ``out``.
+
+    Bit for bit what ``conv_decode``, ``decode`` and ``gated_norm`` give. Arguments as in ``verify_layer``, but:
+
+    Args:
+        state: float [slots, HV, V, K], read and written.
+        conv_state: [slots, C, W-1], read and written.
+        pending, conv_pending: written: a window that waited in a row's slot is dropped.
+        ring: with a history: where it lies; only read.
+    """
+    arguments = layer_arguments(qkv, a, b, slot_ids, cu_seqlens, max_window, mixer, conv_weight, conv_bias, conv_silu, z,
+                                norm_weight, norm_gate, norm_eps, mixer_out, out, row_status, numerics, impl, stream)
+    arguments.update(state=state, conv_state=conv_state, ring=ring, pending=pending, conv_pending=conv_pending,
+                     history=history, state_rounding=state_rounding)
+    _ringfold.decode_layer(arguments)
+    return arguments["out"]

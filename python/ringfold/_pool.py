@@ -10,7 +10,8 @@ import numpy as np
 from . import _ringfold
 from ._arrays import Array, Ints, Stream, dtype_name, ints, numpy_bf16, stream_handle
 from ._errors import InvalidArgumentError
-from ._ops import History, Mixer, Numerics, Policy, Ring, Rounding, conv_arguments, window_arguments
+from ._ops import (History, Mixer, NormGate, Numerics, Policy, Projections, Ring, Rounding, conv_arguments,
+                   layer_arguments, window_arguments)
 
 
 class Slot(NamedTuple):
@@ -237,6 +238,12 @@ class Pool:
         return {"state": self.state(layer), "ring": self.ring(layer), "pending": self.pending(layer),
                 "history": self.history(layer), "state_rounding": self._config.state_rounding}
 
+    def bind_layer(self, layer: int) -> dict:
+        """The same for ``ringfold.verify_layer``: conv_state, conv_ring and conv_pending besides. (``decode_layer``
+        takes no conv_ring.)"""
+        return {**self.bind(layer), "conv_state": self.conv_state(layer), "conv_ring": self.conv_ring(layer),
+                "conv_pending": self.conv_pending(layer)}
+
     # -- the compute calls, on this pool's memory
 
     def verify(self, layer: int, q: Array, k: Array, v: Array, a: Array, b: Array, slots: Slots, *, mixer: Mixer,
@@ -258,6 +265,32 @@ class Pool:
         arguments = window_arguments(q, k, v, a, b, self._ids(slots), cu_seqlens, max_window, mixer, out, row_status,
                                      numerics, impl, self._stream if stream is None else stream)
         _ringfold.decode(arguments, self._native, layer)
+        return arguments["out"]
+
+    def verify_layer(self, layer: int, qkv: Projections, a: Array, b: Array, slots: Slots, *, mixer: Mixer,
+                     conv_weight: Array, z: Array, norm_weight: Array, conv_bias: Optional[Array] = None,
+                     conv_silu: bool = True, norm_gate: NormGate = "silu", norm_eps: float = 1e-6,
+                     mixer_out: Any = "f32", out: Optional[Array] = None, cu_seqlens: Optional[Ints] = None,
+                     max_window: int = 0, row_status: Optional[Array] = None, numerics: Numerics = "exact",
+                     impl: Optional[str] = None, stream: Stream = None) -> Array:
+        """``ringfold.verify_layer`` on the layer's state, conv window, rings and cursors. Returns ``out``."""
+        arguments = layer_arguments(qkv, a, b, self._ids(slots), cu_seqlens, max_window, mixer, conv_weight, conv_bias,
+                                    conv_silu, z, norm_weight, norm_gate, norm_eps, mixer_out, out, row_status, numerics,
+                                    impl, self._stream if stream is None else stream)
+        _ringfold.verify_layer(arguments, self._native, layer)
+        return arguments["out"]
+
+    def decode_layer(self, layer: int, qkv: Projections, a: Array, b: Array, slots: Slots, *, mixer: Mixer,
+                     conv_weight: Array, z: Array, norm_weight: Array, conv_bias: Optional[Array] = None,
+                     conv_silu: bool = True, norm_gate: NormGate = "silu", norm_eps: float = 1e-6,
+                     mixer_out: Any = "f32", out: Optional[Array] = None, cu_seqlens: Optional[Ints] = None,
+                     max_window: int = 0, row_status: Optional[Array] = None, numerics: Numerics = "exact",
+                     impl: Optional[str] = None, stream: Stream = None) -> Array:
+        """``ringfold.decode_layer`` on the layer's state, conv window and cursors. Returns ``out``."""
+        arguments = layer_arguments(qkv, a, b, self._ids(slots), cu_seqlens, max_window, mixer, conv_weight, conv_bias,
+                                    conv_silu, z, norm_weight, norm_gate, norm_eps, mixer_out, out, row_status, numerics,
+                                    impl, self._stream if stream is None else stream)
+        _ringfold.decode_layer(arguments, self._native, layer)
         return arguments["out"]
 
     def conv_verify(self, layer: int, x: Array, weight: Array, slots: Slots, *, bias: Optional[Array] = None,

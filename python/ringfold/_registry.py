@@ -83,11 +83,11 @@ def explain(*, H: int, HV: int, K: int, V: int, op: str = "verify", kind: str = 
 
     Args:
         H, HV, K, V: key heads, value heads, head dims.
-        op: verify, decode, fold, conv_verify, conv_decode, conv_commit or gated_norm.
+        op: verify, decode, fold, conv_verify, conv_decode, conv_commit, gated_norm, verify_layer or decode_layer.
         window, rows, layers: tokens of the longest row, rows of the batch, layers of a fold.
         history_rows: rows of a ring that holds a history. None: twice the window with another policy than on_commit.
         ring_u: the ring keeps u beside the raw rows.
-        channels, conv_width: of the short conv.
+        channels, conv_width: of the short conv (of a layer: 2*H*K + HV*V channels).
         threads: CPU threads; 0: ``num_threads()``.
         impl: forces an implementation. NotFoundError where no such name is known.
         accepted_per_step: for the traffic of the lazy policy.
@@ -102,6 +102,70 @@ def explain(*, H: int, HV: int, K: int, V: int, op: str = "verify", kind: str = 
                        plan=None if answer["plan"] is None else Plan(**answer["plan"]),
                        footprint=Footprint(**answer["footprint"]), error=answer["error"],
                        plan_text=answer["plan_text"])
+
+
+@dataclass(frozen=True)
+class StepCost:
+    """What one step is predicted to cost in one layer, in one of the ways to run it: a verify of the whole batch, and
+    its share of the commit of all layers."""
+
+    fold_policy: str  #: this, ring_rows and ring_u are arguments of ``Pool``
+    ring_rows: int
+    ring_u: bool
+    numerics: str  #: of the verify
+    us: float
+    bytes: float  #: moved: states, rings, inputs and outputs, read and written
+    ring_bytes: int  #: held by the rings of one slot, all layers
+    verify_impl: str
+    fold_impl: str
+
+
+def machines() -> list[str]:
+    """Names of the machines that the cost model knows: "h200" (measured), others scaled from it, and "cpu"."""
+    return _ringfold.machines()
+
+
+def step_costs(*, H: int, HV: int, K: int, V: int, kind: str = "gdn", window: int = 4, rows: int = 1, layers: int = 1,
+               state_dtype: Any = "f32", act_dtype: Any = "bf16", numerics: str = "exact",
+               state_rounding: str = "per_commit", accepted_per_step: float = 3.0, machine: Optional[str] = None,
+               device: str = "cpu", threads: int = 0) -> list[StepCost]:
+    """The costs of all ways to run a step, simplest and smallest rings first (docs/dispatch.md).
+
+    Pure where ``machine`` is given.
+
+    Args:
+        H, HV, K, V: key heads, value heads, head dims.
+        window, rows: tokens of a row's window, rows of the batch.
+        layers: of the pool, which one commit works on.
+        numerics: with "fast" also the ways of ``cuda.fast``.
+        accepted_per_step: the mean of num_accepted, 0 .. window.
+        machine: a name (``machines()``), or None: what this machine has of ``device``.
+        threads: CPU threads; 0: ``num_threads()``.
+
+    Raises:
+        InvalidArgumentError, NotFoundError (a machine that nobody knows), UnsupportedError (no such device here).
+    """
+    return [StepCost(**cost) for cost in _ringfold.step_costs(_step(locals()))]
+
+
+def choose(*, H: int, HV: int, K: int, V: int, kind: str = "gdn", window: int = 4, rows: int = 1, layers: int = 1,
+           state_dtype: Any = "f32", act_dtype: Any = "bf16", numerics: str = "exact",
+           state_rounding: str = "per_commit", accepted_per_step: float = 3.0, machine: Optional[str] = None,
+           device: str = "cpu", threads: int = 0, most_ring_bytes: int = 0) -> StepCost:
+    """The cheapest of ``step_costs``, or a simpler one within 1 % of it. Arguments as there, and:
+
+    Args:
+        most_ring_bytes: the rings of one slot (all layers) take no more. 0: no bound.
+
+    A pool for it: ``Pool(.., fold_policy=cost.fold_policy, ring_rows=cost.ring_rows, ring_u=cost.ring_u,
+    max_window=window)``. Raises UnsupportedError where no ring is so small.
+    """
+    return StepCost(**_ringfold.choose(_step(locals())))
+
+
+def _step(arguments: dict) -> dict:
+    return {**arguments, "state_dtype": dtype_name(arguments["state_dtype"]),
+            "act_dtype": dtype_name(arguments["act_dtype"])}
 
 
 def implementations(device: str = "cpu") -> list[str]:

@@ -1,4 +1,4 @@
-"""Operators for torch.compile: verify, decode, fold and commit as ``torch.ops.ringfold.*``, with their mutations
+"""Operators for torch.compile: verify, decode, fold, commit and whole layers as ``torch.ops.ringfold.*``, with their mutations
 declared and with fake implementations. Also usable as they are, eagerly or in a CUDA graph.
 
 They compute what the functions of the same name in ``ringfold`` compute, in the current stream, and have no gradient.
@@ -12,12 +12,13 @@ Outside of torch.compile ``ringfold.verify``, ``pool.verify`` and ``pool.commit`
 
 import itertools
 import weakref
-from typing import NamedTuple, Optional, Sequence, Union
+from typing import Any, NamedTuple, Optional, Sequence, Union
 
 import torch
 from torch import Tensor
 
 from . import _ops
+from ._arrays import dtype_name
 from ._errors import InvalidArgumentError
 from ._ops import History, Mixer, Ring
 from ._pool import Pool
@@ -36,15 +37,16 @@ class PoolTensors(NamedTuple):
     read: list[Tensor]
 
 
-def bind(pool: Pool, layer: Optional[int] = None) -> Union[dict, PoolTensors]:
-    """With a layer: keyword arguments for ``verify`` and ``decode``. Without: what ``commit`` takes.
+def bind(pool: Pool, layer: Optional[int] = None, *, whole: bool = False) -> Union[dict, PoolTensors]:
+    """With a layer: keyword arguments for ``verify`` and ``decode``; with ``whole`` those for ``verify_layer`` and
+    ``decode_layer``. Without a layer: what ``commit`` takes.
 
     The pool has ``views="torch"`` (the default on CUDA). Call it outside of what is compiled.
     """
     if pool._views != "torch":
         raise InvalidArgumentError(f"pool: expected one made with views='torch', found views={pool._views!r}")
     if layer is not None:
-        return pool.bind(layer)
+        return pool.bind_layer(layer) if whole else pool.bind(layer)
     if pool not in _numbers:
         _numbers[pool] = next(_next_number)
         _pools[_numbers[pool]] = pool
@@ -68,6 +70,14 @@ def _ring(k: Optional[Tensor], v: Optional[Tensor], g: Optional[Tensor], beta: O
 def _history(base: Optional[Tensor], live: Optional[Tensor], cuts: Optional[Tensor], policy: str,
              max_window: int) -> Optional[History]:
     return None if base is None else History(base, live, cuts, policy, max_window)
+
+
+def _projections(tensors: Sequence[Tensor]) -> _ops.Projections:
+    return tensors[0] if len(tensors) == 1 else tuple(tensors)
+
+
+def _layer_out(projections: Sequence[Tensor], z: Tensor, float_out: bool) -> Tensor:
+    return torch.empty(z.shape, dtype=torch.float32 if float_out else projections[0].dtype, device=z.device)
 
 
 def _flat_ring(ring: Optional[Ring]) -> Sequence[Optional[Tensor]]:
@@ -133,6 +143,72 @@ def _(q, k, v, a, b, slot_ids, cu_seqlens, max_window, A_log, dt_bias, kind, sof
     return torch.empty(v.shape, dtype=torch.float32 if float_out else v.dtype, device=v.device)
 
 
+@torch.library.custom_op(
+    "ringfold::verify_layer",
+    mutates_args=("state", "ring_k", "ring_v", "ring_g", "ring_beta", "ring_u", "pending", "conv_ring", "conv_pending",
+                  "row_status"))
+def _verify_layer(projections: Sequence[Tensor], a: Tensor, b: Tensor, slot_ids: Tensor, cu_seqlens: Optional[Tensor],
+                  max_window: int, A_log: Tensor, dt_bias: Optional[Tensor], kind: str, softplus_beta: float,
+                  softplus_threshold: float, lower_bound: Optional[float], scale: Optional[float], qk_l2norm: bool,
+                  conv_weight: Tensor, conv_bias: Optional[Tensor], conv_silu: bool, z: Tensor, norm_weight: Tensor,
+                  norm_gate: str, norm_eps: float, mixer_out: str, state: Tensor, ring_k: Optional[Tensor],
+                  ring_v: Optional[Tensor], ring_g: Optional[Tensor], ring_beta: Optional[Tensor],
+                  ring_u: Optional[Tensor], pending: Optional[Tensor], conv_state: Tensor,
+                  conv_ring: Optional[Tensor], conv_pending: Optional[Tensor], base: Optional[Tensor],
+                  live: Optional[Tensor], cuts: Optional[Tensor], policy: str, history_window: int,
+                  row_status: Optional[Tensor], float_out: bool, numerics: str, state_rounding: str,
+                  impl: Optional[str]) -> Tensor:
+    mixer = Mixer(A_log, dt_bias, kind, softplus_beta, softplus_threshold, lower_bound, scale, qk_l2norm)
+    return _ops.verify_layer(_projections(projections), a, b, slot_ids, mixer=mixer, conv_weight=conv_weight,
+                             conv_bias=conv_bias, conv_silu=conv_silu, z=z, norm_weight=norm_weight,
+                             norm_gate=norm_gate, norm_eps=norm_eps, mixer_out=mixer_out, state=state,
+                             ring=_ring(ring_k, ring_v, ring_g, ring_beta, ring_u), pending=pending,
+                             conv_state=conv_state, conv_ring=conv_ring, conv_pending=conv_pending,
+                             history=_history(base, live, cuts, policy, history_window),
+                             out=_layer_out(projections, z, float_out), cu_seqlens=cu_seqlens, max_window=max_window,
+                             row_status=row_status, numerics=numerics, state_rounding=state_rounding, impl=impl)
+
+
+@_verify_layer.register_fake
+def _(projections, a, b, slot_ids, cu_seqlens, max_window, A_log, dt_bias, kind, softplus_beta, softplus_threshold,
+      lower_bound, scale, qk_l2norm, conv_weight, conv_bias, conv_silu, z, norm_weight, norm_gate, norm_eps, mixer_out,
+      state, ring_k, ring_v, ring_g, ring_beta, ring_u, pending, conv_state, conv_ring, conv_pending, base, live, cuts,
+      policy, history_window, row_status, float_out, numerics, state_rounding, impl):
+    return _layer_out(projections, z, float_out)
+
+
+@torch.library.custom_op(
+    "ringfold::decode_layer",
+    mutates_args=("state", "pending", "conv_state", "conv_pending", "base", "live", "cuts", "row_status"))
+def _decode_layer(projections: Sequence[Tensor], a: Tensor, b: Tensor, slot_ids: Tensor, cu_seqlens: Optional[Tensor],
+                  max_window: int, A_log: Tensor, dt_bias: Optional[Tensor], kind: str, softplus_beta: float,
+                  softplus_threshold: float, lower_bound: Optional[float], scale: Optional[float], qk_l2norm: bool,
+                  conv_weight: Tensor, conv_bias: Optional[Tensor], conv_silu: bool, z: Tensor, norm_weight: Tensor,
+                  norm_gate: str, norm_eps: float, mixer_out: str, state: Tensor, ring_k: Optional[Tensor],
+                  ring_v: Optional[Tensor], ring_g: Optional[Tensor], ring_beta: Optional[Tensor],
+                  ring_u: Optional[Tensor], pending: Optional[Tensor], conv_state: Tensor,
+                  conv_pending: Optional[Tensor], base: Optional[Tensor], live: Optional[Tensor],
+                  cuts: Optional[Tensor], policy: str, history_window: int, row_status: Optional[Tensor],
+                  float_out: bool, numerics: str, state_rounding: str, impl: Optional[str]) -> Tensor:
+    mixer = Mixer(A_log, dt_bias, kind, softplus_beta, softplus_threshold, lower_bound, scale, qk_l2norm)
+    return _ops.decode_layer(_projections(projections), a, b, slot_ids, mixer=mixer, conv_weight=conv_weight,
+                             conv_bias=conv_bias, conv_silu=conv_silu, z=z, norm_weight=norm_weight,
+                             norm_gate=norm_gate, norm_eps=norm_eps, mixer_out=mixer_out, state=state,
+                             ring=_ring(ring_k, ring_v, ring_g, ring_beta, ring_u), pending=pending,
+                             conv_state=conv_state, conv_pending=conv_pending,
+                             history=_history(base, live, cuts, policy, history_window),
+                             out=_layer_out(projections, z, float_out), cu_seqlens=cu_seqlens, max_window=max_window,
+                             row_status=row_status, numerics=numerics, state_rounding=state_rounding, impl=impl)
+
+
+@_decode_layer.register_fake
+def _(projections, a, b, slot_ids, cu_seqlens, max_window, A_log, dt_bias, kind, softplus_beta, softplus_threshold,
+      lower_bound, scale, qk_l2norm, conv_weight, conv_bias, conv_silu, z, norm_weight, norm_gate, norm_eps, mixer_out,
+      state, ring_k, ring_v, ring_g, ring_beta, ring_u, pending, conv_state, conv_pending, base, live, cuts, policy,
+      history_window, row_status, float_out, numerics, state_rounding, impl):
+    return _layer_out(projections, z, float_out)
+
+
 @torch.library.custom_op("ringfold::fold", mutates_args=("state", "pending", "base", "live", "cuts", "row_status"))
 def _fold(slot_ids: Tensor, num_accepted: Tensor, state: Tensor, ring_k: Tensor, ring_v: Tensor, ring_g: Tensor,
           ring_beta: Tensor, ring_u: Optional[Tensor], layers: Optional[Sequence[int]], pending: Optional[Tensor],
@@ -195,6 +271,43 @@ def decode(q: Tensor, k: Tensor, v: Tensor, a: Tensor, b: Tensor, slot_ids: Tens
         mixer.softplus_threshold, mixer.lower_bound, mixer.scale, mixer.qk_l2norm, state,
         *_flat_ring(None if history is None else ring), pending, *_flat_history(history), row_status, float_out,
         numerics, state_rounding, impl)
+
+
+def verify_layer(qkv: Union[Tensor, Sequence[Tensor]], a: Tensor, b: Tensor, slot_ids: Tensor, *, mixer: Mixer,
+                 conv_weight: Tensor, z: Tensor, norm_weight: Tensor, state: Tensor, conv_state: Tensor,
+                 ring: Optional[Ring] = None, conv_ring: Optional[Tensor] = None, pending: Optional[Tensor] = None,
+                 conv_pending: Optional[Tensor] = None, history: Optional[History] = None,
+                 conv_bias: Optional[Tensor] = None, conv_silu: bool = True, norm_gate: str = "silu",
+                 norm_eps: float = 1e-6, mixer_out: Any = "f32", cu_seqlens: Optional[Tensor] = None,
+                 max_window: int = 0, row_status: Optional[Tensor] = None, float_out: bool = False,
+                 numerics: str = "exact", state_rounding: str = "per_commit", impl: Optional[str] = None) -> Tensor:
+    """``ringfold.verify_layer`` as an operator. Returns new outputs, in the dtype of qkv or (``float_out``) float32."""
+    return torch.ops.ringfold.verify_layer(
+        [qkv] if isinstance(qkv, Tensor) else list(qkv), a, b, slot_ids, cu_seqlens, max_window, mixer.A_log,
+        mixer.dt_bias, mixer.kind, mixer.softplus_beta, mixer.softplus_threshold, mixer.lower_bound, mixer.scale,
+        mixer.qk_l2norm, conv_weight, conv_bias, conv_silu, z, norm_weight, norm_gate, norm_eps, dtype_name(mixer_out),
+        state, *_flat_ring(ring), pending, conv_state, conv_ring, conv_pending, *_flat_history(history), row_status,
+        float_out, numerics, state_rounding, impl)
+
+
+def decode_layer(qkv: Union[Tensor, Sequence[Tensor]], a: Tensor, b: Tensor, slot_ids: Tensor, *, mixer: Mixer,
+                 conv_weight: Tensor, z: Tensor, norm_weight: Tensor, state: Tensor, conv_state: Tensor,
+                 pending: Optional[Tensor] = None, conv_pending: Optional[Tensor] = None, ring: Optional[Ring] = None,
+                 conv_ring: Optional[Tensor] = None, history: Optional[History] = None,
+                 conv_bias: Optional[Tensor] = None, conv_silu: bool = True, norm_gate: str = "silu",
+                 norm_eps: float = 1e-6, mixer_out: Any = "f32", cu_seqlens: Optional[Tensor] = None,
+                 max_window: int = 0, row_status: Optional[Tensor] = None, float_out: bool = False,
+                 numerics: str = "exact", state_rounding: str = "per_commit", impl: Optional[str] = None) -> Tensor:
+    """``ringfold.decode_layer`` as an operator. Returns new outputs, in the dtype of qkv or (``float_out``) float32.
+
+    ``conv_ring`` is ignored, so that both operators take what ``bind(pool, layer, whole=True)`` gives.
+    """
+    return torch.ops.ringfold.decode_layer(
+        [qkv] if isinstance(qkv, Tensor) else list(qkv), a, b, slot_ids, cu_seqlens, max_window, mixer.A_log,
+        mixer.dt_bias, mixer.kind, mixer.softplus_beta, mixer.softplus_threshold, mixer.lower_bound, mixer.scale,
+        mixer.qk_l2norm, conv_weight, conv_bias, conv_silu, z, norm_weight, norm_gate, norm_eps, dtype_name(mixer_out),
+        state, *_flat_ring(None if history is None else ring), pending, conv_state, conv_pending,
+        *_flat_history(history), row_status, float_out, numerics, state_rounding, impl)
 
 
 def fold(slot_ids: Tensor, num_accepted: Tensor, *, state: Tensor, ring: Ring, layers: Optional[Sequence[int]] = None,

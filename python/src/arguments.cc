@@ -135,6 +135,10 @@ void Arguments::integer(const char* group, const char* name, int64_t* value) con
 
 void Arguments::number(const char* name, float* value) const { number_of({.field = name}, get(name), kNumber, value); }
 
+void Arguments::number(const char* name, double* value) const {
+  number_of({.field = name}, get(name), "a number", value);
+}
+
 void Arguments::number(const char* group, const char* name, float* value) const {
   number_of({group, name}, get(group, name), kNumber, value);
 }

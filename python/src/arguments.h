@@ -43,6 +43,7 @@ class Arguments {
   void integer(const char* name, int64_t* value) const;
   void integer(const char* group, const char* name, int64_t* value) const;
   void number(const char* name, float* value) const;
+  void number(const char* name, double* value) const;
   void number(const char* group, const char* name, float* value) const;
   void flag(const char* name, bool* value) const;
   void flag(const char* group, const char* name, bool* value) const;
@@ -85,6 +86,7 @@ inline constexpr const char* kKindNames = "gdn or kda";
 inline constexpr const char* kNumericsNames = "exact or fast";
 inline constexpr const char* kRoundingNames = "per_commit or per_token";
 inline constexpr const char* kPolicyNames = "on_commit, on_next_verify or lazy";
+inline constexpr const char* kNormGateNames = "silu or sigmoid";
 inline constexpr const char* kDeviceNames = "cpu or cuda";
 
 }  // namespace ringfold::python

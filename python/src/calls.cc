@@ -233,10 +233,46 @@ void call_gated_norm(nb::dict values) {
   args.z = in.array("z", Access::read);
   args.weight = in.array("weight", Access::read);
   args.out = in.array("out", Access::write);
-  in.name("gate", "silu or sigmoid", &args.gate);
+  in.name("gate", kNormGateNames, &args.gate);
   in.number("eps", &args.eps);
   fill_common(in, &args);
   run(gated_norm, args);
+}
+
+LayerArgs layer_of(Arguments& in, const PoolObject* pool, int64_t layer, bool decodes) {
+  LayerArgs args;
+  const bool bound = bind(pool, layer, &args);
+  fill_window(in, bound, &args);
+  if (!bound) {
+    args.ring = ring_of(in, decodes ? Access::read : Access::write);
+    args.history = history_of(in, decodes ? Access::write : Access::read);
+    args.state = in.array("state", decodes || !args.history.empty() ? Access::write : Access::read);
+    args.conv_state = in.array("conv_state", decodes ? Access::write : Access::read);
+    args.conv_ring = in.array("conv_ring", decodes ? Access::read : Access::write);
+    args.conv_pending = in.array("conv_pending", Access::write);
+  } else if (args.conv_state.empty()) {
+    refuse("pool", "one with a short conv (conv_channels)", "one without");
+  }
+  args.qkv = in.array("qkv", Access::read);
+  args.conv_weight = in.array("conv_weight", Access::read);
+  args.conv_bias = in.array("conv_bias", Access::read);
+  in.flag("conv_silu", &args.conv_silu);
+  args.z = in.array("z", Access::read);
+  args.norm_weight = in.array("norm_weight", Access::read);
+  in.name("norm_gate", kNormGateNames, &args.norm_gate);
+  in.number("norm_eps", &args.norm_eps);
+  in.name("mixer_out", kFloatNames, &args.mixer_out);
+  return args;
+}
+
+void call_verify_layer(nb::dict values, const PoolObject* pool, int64_t layer) {
+  Arguments in(std::move(values));
+  run(verify_layer, layer_of(in, pool, layer, false));
+}
+
+void call_decode_layer(nb::dict values, const PoolObject* pool, int64_t layer) {
+  Arguments in(std::move(values));
+  run(decode_layer, layer_of(in, pool, layer, true));
 }
 
 /// What the library would see of an array: (address, dtype, device, shape, strides in elements). For tests and for
@@ -268,6 +304,8 @@ void bind_calls(nb::module_& m) {
   m.def("conv_decode", &call_conv_decode, "arguments"_a, "pool"_a.none() = nb::none(), "layer"_a = 0);
   m.def("conv_commit", &call_conv_commit, "arguments"_a);
   m.def("gated_norm", &call_gated_norm, "arguments"_a);
+  m.def("verify_layer", &call_verify_layer, "arguments"_a, "pool"_a.none() = nb::none(), "layer"_a = 0);
+  m.def("decode_layer", &call_decode_layer, "arguments"_a, "pool"_a.none() = nb::none(), "layer"_a = 0);
   m.def("describe", &describe, "array"_a, "writable"_a = false,
         "What the library sees of an array: (address, dtype, device, shape, strides in elements).");
 }

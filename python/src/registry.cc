@@ -1,4 +1,4 @@
-// What can serve, how it would run, and the conformance kit.
+// What can serve, how it would run, what a step costs, and the conformance kit.
 #include <fmt/format.h>
 #include <nanobind/stl/map.h>
 #include <nanobind/stl/string.h>
@@ -6,12 +6,14 @@
 
 #include "check/check.h"
 #include "python/src/pool.h"
+#include "ringfold/choose.h"
 #include "ringfold/registry.h"
 
 namespace ringfold::python {
 namespace {
 
-constexpr const char* kOpNames = "verify, decode, fold, conv_verify, conv_decode, conv_commit or gated_norm";
+constexpr const char* kOpNames =
+    "verify, decode, fold, conv_verify, conv_decode, conv_commit, gated_norm, verify_layer or decode_layer";
 
 Desc desc_of(const Arguments& in) {
   Desc d;
@@ -78,11 +80,7 @@ nb::dict call_explain(nb::dict values) {
   Arguments in(std::move(values));
   const Desc desc = desc_of(in);
   double accepted = 3;
-  float given = 0;
-  if (in.has("accepted_per_step")) {
-    in.number("accepted_per_step", &given);
-    accepted = given;
-  }
+  in.number("accepted_per_step", &accepted);
   Explanation explanation;
   const Status status = explain(desc, in.text("impl"), &explanation);
   if (status.code() != Code::unsupported) require(status);
@@ -109,6 +107,73 @@ std::vector<std::string> call_implementations(const std::string& device) {
   if (!parsed) refuse("device", kDeviceNames, "'" + device + "'");
   std::vector<std::string> names;
   for (const std::string_view name : implementations(*parsed)) names.emplace_back(name);
+  return names;
+}
+
+nb::dict as_dict(const StepCost& c) {
+  nb::dict d;
+  d["fold_policy"] = to_string(c.policy);
+  d["ring_rows"] = c.ring_rows;
+  d["ring_u"] = c.ring_u;
+  d["numerics"] = to_string(c.numerics);
+  d["us"] = c.us;
+  d["bytes"] = c.bytes;
+  d["ring_bytes"] = c.ring_bytes;
+  d["verify_impl"] = std::string(c.verify_impl);
+  d["fold_impl"] = std::string(c.fold_impl);
+  return d;
+}
+
+/// What the cost model is asked.
+struct Step {
+  Desc verify;
+  Machine machine;
+  int64_t layers = 1, most_ring_bytes = 0;
+  double accepted = 0;
+};
+
+/// A machine that is named decides about the device.
+Step step_of(Arguments& in) {
+  Step step{.verify = desc_of(in)};
+  const std::string_view name = in.text("machine");
+  if (name.empty()) {
+    require(machine(step.verify.device, &step.machine));
+  } else if (const std::optional<Machine> found = machine(name)) {
+    step.machine = *found;
+    step.verify.device = found->device;
+  } else {
+    raise(Code::not_found,
+          fmt::format("machine: expected one of {}, found '{}'", fmt::join(machine_names(), ", "), name));
+  }
+  in.number("accepted_per_step", &step.accepted);
+  step.layers = step.verify.layers;
+  in.integer("most_ring_bytes", &step.most_ring_bytes);
+  return step;
+}
+
+nb::dict call_choose(nb::dict values) {
+  Arguments in(std::move(values));
+  const Step step = step_of(in);
+  StepCost chosen;
+  require(choose(step.verify, step.accepted, step.layers, step.machine, &chosen, step.most_ring_bytes));
+  return as_dict(chosen);
+}
+
+nb::list call_step_costs(nb::dict values) {
+  Arguments in(std::move(values));
+  const Step step = step_of(in);
+  StepCost cheapest;  // choose says what is wrong; step_costs has no words
+  require(choose(step.verify, step.accepted, step.layers, step.machine, &cheapest));
+  nb::list costs;
+  for (const StepCost& cost : step_costs(step.verify, step.accepted, step.layers, step.machine)) {
+    costs.append(as_dict(cost));
+  }
+  return costs;
+}
+
+std::vector<std::string> call_machines() {
+  std::vector<std::string> names;
+  for (const std::string_view name : machine_names()) names.emplace_back(name);
   return names;
 }
 
@@ -153,6 +218,9 @@ std::map<std::string, std::string> contract_lines() {
 void bind_registry(nb::module_& m) {
   using namespace nb::literals;
   m.def("explain", &call_explain, "arguments"_a);
+  m.def("choose", &call_choose, "arguments"_a);
+  m.def("step_costs", &call_step_costs, "arguments"_a);
+  m.def("machines", &call_machines);
   m.def("implementations", &call_implementations, "device"_a);
   m.def("check", &call_check, "impls"_a, "lines"_a, "quick"_a, "threads"_a);
   m.def("contract_lines", &contract_lines);

@@ -71,9 +71,9 @@ void bind(Arguments& in, const Given& given, std::initializer_list<std::pair<con
   if (in.ok()) given.pool->pool->bind(given.layer, args);
 }
 
-/// What verify and decode share.
+/// What verify, decode and the layer calls share, but for the pool.
 template <class Args, class Given>
-void read_step(Arguments& in, const Given& given, Args* args) {
+void read_tensors(Arguments& in, const Given& given, Args* args) {
   if (given.pool != nullptr) in.expect_device_id(given.pool->device_id);
   args->mixer = read(in, given.mixer);
   args->window = read(in, given.window);
@@ -87,8 +87,42 @@ void read_step(Arguments& in, const Given& given, Args* args) {
   args->state_rounding = in.choice("state_rounding", given.state_rounding, StateRounding::per_token);
   args->impl = text(given.impl);
   args->stream = given.stream;
+}
+
+/// What verify and decode share.
+template <class Args, class Given>
+void read_step(Arguments& in, const Given& given, Args* args) {
+  read_tensors(in, given, args);
   bind(in, given,
        {{"state", given.state}, {"ring", given.ring}, {"pending", given.pending}, {"history", given.history}}, args);
+}
+
+LayerArgs read(Arguments& in, const ringfold_layer_args* pointer) {
+  const ringfold_layer_args given = in.required("args", pointer);
+  LayerArgs args;
+  read_tensors(in, given, &args);
+  args.qkv = in.tensor("qkv", given.qkv);
+  args.conv_weight = in.tensor("conv_weight", given.conv_weight);
+  args.conv_bias = in.tensor("conv_bias", given.conv_bias);
+  args.conv_silu = !in.flag("conv_activation", given.conv_activation);
+  args.conv_state = in.tensor("conv_state", given.conv_state);
+  args.conv_ring = in.tensor("conv_ring", given.conv_ring);
+  args.conv_pending = in.tensor("conv_pending", given.conv_pending);
+  args.z = in.tensor("z", given.z);
+  args.norm_weight = in.tensor("norm_weight", given.norm_weight);
+  args.norm_gate = in.choice("norm_gate", given.norm_gate, NormGate::sigmoid);
+  if (given.norm_eps != 0) args.norm_eps = given.norm_eps;
+  args.mixer_out = in.choice("mixer_out", given.mixer_out, DType::f16);
+  bind(in, given,
+       {{"state", given.state},
+        {"ring", given.ring},
+        {"pending", given.pending},
+        {"history", given.history},
+        {"conv_state", given.conv_state},
+        {"conv_ring", given.conv_ring},
+        {"conv_pending", given.conv_pending}},
+       &args);
+  return args;
 }
 
 /// The rows of fold, commit and conv_commit.
@@ -227,6 +261,22 @@ ringfold_status ringfold_gated_norm(const ringfold_gated_norm_args* pointer) {
                           .stream = given.stream};
     if (given.eps != 0) args.eps = given.eps;
     return in.ok() ? gated_norm(args) : in.status();
+  });
+}
+
+ringfold_status ringfold_verify_layer(const ringfold_layer_args* pointer) {
+  return guarded([&]() -> Status {
+    Arguments in;
+    const LayerArgs args = read(in, pointer);
+    return in.ok() ? verify_layer(args) : in.status();
+  });
+}
+
+ringfold_status ringfold_decode_layer(const ringfold_layer_args* pointer) {
+  return guarded([&]() -> Status {
+    Arguments in;
+    const LayerArgs args = read(in, pointer);
+    return in.ok() ? decode_layer(args) : in.status();
   });
 }
 

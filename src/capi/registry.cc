@@ -1,13 +1,16 @@
-// Versions, implementations, threads, plans.
+// Versions, implementations, threads, plans, costs.
 #include "ringfold/registry.h"
 
 #include <fmt/format.h>
 
 #include <cmath>
+#include <mutex>
+#include <set>
 
 #include "capi/arguments.h"
 #include "capi/error.h"
 #include "capi/handles.h"
+#include "ringfold/choose.h"
 
 namespace ringfold::capi {
 namespace {
@@ -50,7 +53,7 @@ Desc read(Arguments& in, const ringfold_desc* pointer) {
   check_sizes(in, d);
   in.in_range("threads", d.threads, kMostThreads);
   const auto or_else = [](int64_t value, int64_t if_zero) { return value != 0 ? value : if_zero; };
-  return {.op = in.choice("op", d.op, Op::gated_norm),
+  return {.op = in.choice("op", d.op, Op::decode_layer),
           .device = in.choice("device", d.device, Device::cuda),
           .kind = in.choice("kind", d.kind, MixerKind::kda),
           .numerics = in.choice("numerics", d.numerics, Numerics::fast),
@@ -108,6 +111,43 @@ std::string words(const Explanation& e, bool served) {
              to_string(e.plan), f.state_bytes, f.ring_bytes, f.ring_row_bytes, f.conv_state_bytes,
              f.conv_ring_row_bytes, f.snapshot_bytes, f.step_on_commit, f.step_on_next_verify, f.step_lazy,
              f.step_snapshot);
+}
+
+/// The name with an end that C understands, for the life of the process. Few different ones are ever asked for.
+const char* kept(std::string_view name) {
+  static std::mutex mutex;
+  static std::set<std::string, std::less<>> names;
+  const std::lock_guard lock(mutex);
+  return names.emplace(name).first->c_str();
+}
+
+ringfold_step_cost to_c(const StepCost& c) {
+  ringfold_step_cost cost = {};
+  cost.fold_policy = static_cast<int32_t>(c.policy);
+  cost.ring_u = c.ring_u ? 1 : 0;
+  cost.ring_rows = c.ring_rows;
+  cost.ring_bytes = c.ring_bytes;
+  cost.bytes = c.bytes;
+  cost.us = c.us;
+  cost.verify_impl = kept(c.verify_impl);
+  cost.fold_impl = kept(c.fold_impl);
+  cost.numerics = static_cast<int32_t>(c.numerics);
+  return cost;
+}
+
+/// The machine of that name; without one, this machine's device.
+Machine read(Arguments& in, const char* name, Device device) {
+  Machine found;
+  if (!in.ok()) return found;
+  if (text(name).empty()) {
+    in.fail(machine(device, &found));
+  } else if (const std::optional<Machine> named = machine(text(name))) {
+    found = *named;
+  } else {
+    in.fail({Code::not_found,
+             fmt::format("machine: expected one of {}, found {}", fmt::join(machine_names(), ", "), name)});
+  }
+  return found;
 }
 
 /// A call on a plan that writes to `place`.
@@ -238,6 +278,49 @@ ringfold_status ringfold_footprint_of(const ringfold_desc* desc, double accepted
     in.fail(check_writable("footprint", place));
     if (!in.ok()) return in.status();
     write(to_c(accepted_per_step != 0 ? footprint(d, accepted_per_step) : footprint(d)), place);
+    return {};
+  });
+}
+
+ringfold_status ringfold_machine(size_t index, const char** name) {
+  return guarded([&]() -> Status {
+    if (name == nullptr) return invalid("name", "a place for the result", "NULL");
+    const auto names = machine_names();
+    *name = index < names.size() ? kept(names[index]) : nullptr;
+    return {};
+  });
+}
+
+ringfold_status ringfold_step_cost_of(const ringfold_desc* desc, double accepted_per_step, int64_t layers,
+                                      const char* machine_name, size_t index, ringfold_step_cost* cost, size_t* count) {
+  return guarded([&]() -> Status {
+    Arguments in;
+    const Desc d = read(in, desc);
+    const Machine m = read(in, machine_name, d.device);
+    in.fail(check_writable("cost", cost));
+    if (count == nullptr) in.fail(invalid("count", "a place for the result", "NULL"));
+    if (!in.ok()) return in.status();
+    StepCost cheapest;  // choose says what is wrong; step_costs has no words
+    if (Status s = choose(d, accepted_per_step, layers, m, &cheapest); !s.ok()) return s;
+    const std::vector<StepCost> costs = step_costs(d, accepted_per_step, layers, m);
+    if (index >= costs.size()) return invalid("index", fmt::format("0 .. {}", costs.size() - 1), std::to_string(index));
+    *count = costs.size();
+    write(to_c(costs[index]), cost);
+    return {};
+  });
+}
+
+ringfold_status ringfold_choose(const ringfold_desc* desc, double accepted_per_step, int64_t layers,
+                                const char* machine_name, int64_t most_ring_bytes, ringfold_step_cost* cost) {
+  return guarded([&]() -> Status {
+    Arguments in;
+    const Desc d = read(in, desc);
+    const Machine m = read(in, machine_name, d.device);
+    in.fail(check_writable("cost", cost));
+    if (!in.ok()) return in.status();
+    StepCost chosen;
+    if (Status s = choose(d, accepted_per_step, layers, m, &chosen, most_ring_bytes); !s.ok()) return s;
+    write(to_c(chosen), cost);
     return {};
   });
 }

@@ -27,6 +27,7 @@ Plan plan(const Desc& desc) {
     }
     case Op::verify_layer:
     case Op::decode_layer: {
+      if (desc.H < 1 || desc.HV < desc.H) break;  // a description may be of anything
       const struct {
         int64_t rows, H, HV, K, V, max_window;
       } shape{desc.rows, desc.H, desc.HV, desc.K, desc.V, desc.window};

@@ -342,6 +342,8 @@ TEST(EmptyStructs, AreRefusedByEveryCall) {
   refuses_empty<ringfold_conv_args>(ringfold_conv_decode, "x: ");
   refuses_empty<ringfold_conv_commit_args>(ringfold_conv_commit, "conv_state: ");
   refuses_empty<ringfold_gated_norm_args>(ringfold_gated_norm, "x: ");
+  refuses_empty<ringfold_layer_args>(ringfold_verify_layer, "mixer: ");
+  refuses_empty<ringfold_layer_args>(ringfold_decode_layer, "mixer: ");
   auto args = made<ringfold_commit_args>();
   EXPECT_TRUE(refused(ringfold_commit(nullptr, &args), RINGFOLD_INVALID_ARGUMENT, "pool: expected a handle"));
 }

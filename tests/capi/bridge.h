@@ -152,6 +152,19 @@ class Arena {
     x.impl = name(a.impl);
     return x;
   }
+  ringfold_layer_args c(const LayerArgs& a) {
+    auto x = made<ringfold_layer_args>();
+    set_step(a, &x);
+    x.qkv = dl(a.qkv);
+    x.conv_weight = dl(a.conv_weight), x.conv_bias = dl(a.conv_bias);
+    x.conv_state = dl(a.conv_state), x.conv_ring = dl(a.conv_ring), x.conv_pending = dl(a.conv_pending);
+    x.z = dl(a.z), x.norm_weight = dl(a.norm_weight);
+    x.conv_activation = a.conv_silu ? RINGFOLD_CONV_SILU : RINGFOLD_CONV_LINEAR;
+    x.norm_gate = a.norm_gate == NormGate::silu ? RINGFOLD_GATE_SILU : RINGFOLD_GATE_SIGMOID;
+    x.norm_eps = a.norm_eps == 1e-6f ? 0 : a.norm_eps;
+    x.mixer_out = static_cast<int32_t>(a.mixer_out);
+    return x;
+  }
 
  private:
   struct Kept {

@@ -21,10 +21,12 @@ ENDS(ringfold_commit_args, stream, 64, 72);
 ENDS(ringfold_conv_args, stream, 120, 128);
 ENDS(ringfold_conv_commit_args, stream, 72, 80);
 ENDS(ringfold_gated_norm_args, stream, 56, 64);
+ENDS(ringfold_layer_args, stream, 184, 192);
 ENDS(ringfold_desc, ring_u, 156, 160);
 ENDS(ringfold_footprint, step_snapshot, 80, 88);
 ENDS(ringfold_plan_info, candidates, 60, 64);
 ENDS(ringfold_candidate, reserved, 28, 32);
+ENDS(ringfold_step_cost, reserved, 68, 72);
 #endif
 
 ringfold_verify_args ringfold_header_example(void);

@@ -181,7 +181,7 @@ TEST(Registry, ExplainRefuses) {
   for (int32_t* field : {&desc.op, &desc.device, &desc.kind, &desc.numerics, &desc.state_rounding, &desc.fold_policy,
                          &desc.state_dtype, &desc.act_dtype, &desc.spaced_rows, &desc.snapshots, &desc.ring_u}) {
     const int32_t before = *field;
-    for (const int32_t bad : {-1, 7}) {
+    for (const int32_t bad : {-1, 9}) {
       *field = bad;
       EXPECT_TRUE(refused(ringfold_explain(&desc, nullptr, &plan), RINGFOLD_INVALID_ARGUMENT, ""));
       EXPECT_EQ(plan, nullptr);
@@ -197,7 +197,7 @@ TEST(Registry, ExplainRefuses) {
 }
 
 TEST(Registry, ExplainOfZeros) {  // every operation, nothing else set: no crash, and a status
-  for (int32_t op = 0; op <= RINGFOLD_OP_GATED_NORM; ++op) {
+  for (int32_t op = 0; op <= RINGFOLD_OP_DECODE_LAYER; ++op) {
     auto desc = made<ringfold_desc>();
     desc.op = op;
     ringfold_plan* plan = nullptr;

@@ -9,6 +9,9 @@ import numpy as np
 
 import ringfold
 
+os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # JAX would take most of a GPU's memory
+os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")  # a pool of processes takes longer than what it compiles
+
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 sys.path.insert(0, os.path.join(ROOT, "tests", "cli"))  # casefile
 sys.path.insert(0, os.path.join(ROOT, "examples"))
@@ -66,6 +69,24 @@ def make_window(shape, seed=1):
               "v": noise(random, s.act, s.B, s.T, s.HV, s.V), "a": noise(random, s.act, s.B, s.T, s.HV, *inner),
               "b": noise(random, s.act, s.B, s.T, s.HV)}
     return Window(shape, mixer, arrays)
+
+
+def make_layer(shape, seed=1):
+    """Inputs of a whole layer as keyword arguments of verify_layer and decode_layer, but for slots and what they hold."""
+    window, random, s = make_window(shape, seed), np.random.default_rng(100 + seed), shape
+    channels = 2 * s.H * s.K + s.HV * s.V
+    return {"qkv": noise(random, s.act, s.B, s.T, channels), "a": window.arrays["a"], "b": window.arrays["b"],
+            "mixer": window.mixer, "conv_weight": noise(random, "f32", channels, 4),
+            "conv_bias": noise(random, "bf16", channels), "z": noise(random, s.act, s.B, s.T, s.HV, s.V),
+            "norm_weight": noise(random, "f32", s.V)}
+
+
+def split_heads(shape, packed):
+    """Views of q, k and v in packed channels."""
+    s, keys = shape, shape.H * shape.K
+    lead = packed.shape[:-1]
+    return (packed[..., :keys].reshape(*lead, s.H, s.K), packed[..., keys:2 * keys].reshape(*lead, s.H, s.K),
+            packed[..., 2 * keys:].reshape(*lead, s.HV, s.V))
 
 
 def strided(window):

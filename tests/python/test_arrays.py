@@ -260,7 +260,8 @@ def test_jax_arrays_are_read_and_never_written():
     jax = pytest.importorskip("jax", reason="jax is not installed")
     window = make_window(Shape())
     state = make_state(Shape(), 4)
-    call = {name: jax.numpy.asarray(array) for name, array in window.arrays.items()}
+    on_cpu = jax.devices("cpu")[0]
+    call = {name: jax.device_put(array, on_cpu) for name, array in window.arrays.items()}
     out = ringfold.verify(**call, slot_ids=[0, 1, 2], mixer=window.mixer, state=state)
     assert same(out, ringfold.verify(**window.arrays, slot_ids=[0, 1, 2], mixer=window.mixer, state=state))
     with pytest.raises(ringfold.InvalidArgumentError, match="^out: expected an array that may be written"):

@@ -33,9 +33,27 @@ def test_numpy_step():
     assert "those of plain decoding" in example("numpy_step.py")
 
 
-def test_torch_graph():
-    pytest.importorskip("torch", reason="torch is not installed")
-    assert "steps on cpu" in example("torch_graph.py", "cpu")
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_torch_graph(device):
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    if device == "cuda" and not (ringfold.implementations("cuda") and torch.cuda.is_available()):
+        pytest.skip("no CUDA device, or no kernels in this build")
+    assert {"cpu": "steps on cpu", "cuda": "graph replays on cuda"}[device] in example("torch_graph.py", device)
+
+
+def test_report_bug_takes_tensors_of_a_device(tmp_path):
+    """A live dump of CUDA tensors is the case that the same tensors on the host are."""
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    if not torch.cuda.is_available():
+        pytest.skip("no CUDA device")
+    mixer = make_window(Shape()).mixer
+    state, steps = torch.randn(3, 4, 24, 32), [("commit", {"accept": torch.tensor([1, 2], dtype=torch.int32)})]
+    for device in ("cpu", "cuda"):
+        on = ringfold.Mixer(A_log=torch.from_numpy(mixer.A_log).to(device))
+        report_bug.write_case(tmp_path / device, state=state.to(device), mixer=on,
+                              steps=[(op, {name: value.to(device) for name, value in values.items()})
+                                     for op, values in steps])
+    assert (tmp_path / "cpu").read_bytes() == (tmp_path / "cuda").read_bytes()
 
 
 def test_report_bug(tmp_path):

@@ -74,6 +74,54 @@ def test_info_and_version():
         ringfold.implementations("tpu")
 
 
+def test_explain_layers():
+    for op in ("verify_layer", "decode_layer"):
+        answer = ringfold.explain(**SHAPE, op=op, channels=2 * 16 * 128 + 32 * 128)
+        assert answer.plan.impl == ringfold.implementations()[0] and op in answer.request
+
+
+def test_step_costs_are_what_the_program_says():
+    told = program("explain", "--shape", "16,32,128,128", "--rows", "64", "--layers", "8", "--numerics", "fast", "--accepted",
+                   "2.7", "--machine", "h200")
+    more = {**SHAPE, "rows": 64, "layers": 8, "numerics": "fast", "accepted_per_step": 2.7, "machine": "h200",
+            "state_dtype": "f32", "act_dtype": "bf16"}
+    costs, best = ringfold.step_costs(**more), ringfold.choose(**more)
+    assert len(costs) > 30 and {cost.fold_policy for cost in costs} == {"on_commit", "on_next_verify", "lazy"}
+    assert any(cost.ring_u and cost.numerics == "fast" for cost in costs)
+    assert best in costs and best.us <= 1.01 * min(cost.us for cost in costs)
+    text = json.dumps(told)
+    for cost in (best, costs[0]):
+        assert cost.verify_impl in text and str(cost.ring_bytes) in text
+
+
+def test_choose():
+    shape = {**SHAPE, "rows": 256, "numerics": "fast", "machine": "h200"}
+    assert ringfold.machines()[0] == "h200" and "cpu" in ringfold.machines()
+    costs = ringfold.step_costs(**shape)
+    smallest = ringfold.choose(**shape, most_ring_bytes=costs[0].ring_bytes)
+    assert smallest.fold_policy == "on_commit" and smallest.ring_rows == 4
+    best = ringfold.choose(**shape)
+    assert best.us < smallest.us and best.ring_bytes > smallest.ring_bytes
+    assert ringfold.choose(**shape) == best  # pure
+    here = ringfold.choose(**SHAPE)
+    assert here.verify_impl == ringfold.implementations()[0]
+    pool = ringfold.Pool(slots=1, **SHAPE, fold_policy=here.fold_policy, ring_rows=here.ring_rows, ring_u=here.ring_u,
+                         max_window=4)
+    assert pool.config.max_window == 4
+    with pytest.raises(ringfold.NotFoundError, match="^machine: expected one of h200, .*found 'abacus'"):
+        ringfold.choose(**{**shape, "machine": "abacus"})
+    with pytest.raises(ringfold.UnsupportedError, match="^most_ring_bytes: expected at least"):
+        ringfold.choose(**shape, most_ring_bytes=1)
+    for call in (ringfold.choose, ringfold.step_costs):
+        for name, value in {"accepted_per_step": 5, "layers": 0, "K": 300, "window": 33, "kind": "x", "rows": "many",
+                            "machine": 3}.items():
+            with pytest.raises(ringfold.InvalidArgumentError, match="expected .*found"):
+                call(**{**shape, name: value})
+    if not ringfold.implementations("cuda"):
+        with pytest.raises(ringfold.UnsupportedError, match="^device: "):
+            ringfold.choose(**SHAPE, device="cuda")
+
+
 def test_check():
     report = ringfold.check(impl="reference", lines="C1,C4")
     assert report and report.ok and report.passed > 0 and report.failed == 0

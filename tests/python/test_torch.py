@@ -3,65 +3,14 @@
 import gc
 import weakref
 
-import numpy as np
 import pytest
-from support import GATES, Shape, make_window, same
+from support import GATES, Shape, same
 
 import ringfold
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 import ringfold.torch as rt  # noqa: E402
-
-DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
-DEVICES = ["cpu"]
-if ringfold.implementations("cuda") and torch.cuda.is_available():
-    DEVICES.append("cuda")
-
-
-def tensor(array, device):
-    if array.dtype.name == "bfloat16":
-        return torch.from_numpy(array.view(np.int16).copy()).view(torch.bfloat16).to(device)
-    return torch.from_numpy(array.copy()).to(device)
-
-
-def bits(value):
-    value = value.detach().contiguous().cpu()
-    return value.view(torch.int16 if value.element_size() == 2 else torch.int32).numpy().tobytes()
-
-
-class Case:
-    """Two layers of a pool, and inputs, as tensors of a device."""
-
-    def __init__(self, shape, device, **more):
-        self.shape = shape
-        window = make_window(shape)
-        self.arrays = {name: tensor(array, device) for name, array in window.arrays.items()}
-        parameters = {name: tensor(getattr(window.mixer, name), device) for name in ("A_log", "dt_bias")}
-        self.mixer = ringfold.Mixer(**{**vars(window.mixer), **parameters})
-        self.window = window
-        options = {"ring_rows": shape.T, **more}
-        self.pool = ringfold.Pool(slots=8, layers=2, H=shape.H, HV=shape.HV, K=shape.K, V=shape.V, kind=shape.kind,
-                                  act_dtype=DTYPES[shape.act], state_dtype=DTYPES[shape.state], device=device,
-                                  views="torch", **options)
-        self.slots = self.pool.acquire(shape.B)
-        self.ids = torch.tensor([slot.id for slot in self.slots], dtype=torch.int32, device=device)
-        self.accept = torch.tensor([2, 0, 4], dtype=torch.int32, device=device)
-        self.layers = [rt.bind(self.pool, layer) for layer in range(2)]
-        self.whole = rt.bind(self.pool)
-
-    def step(self, q, k, v, a, b, ids, accept):
-        """Both layers, the second on the outputs of the first; the operators."""
-        out = v
-        for layer in self.layers:
-            out = rt.verify(q, k, out, a, b, ids, mixer=self.mixer, **layer) * 2
-        rt.commit(self.whole, accept, ids)
-        return out
-
-    def run(self, function):
-        return function(*self.arrays.values(), self.ids, self.accept)
-
-    def slots_bytes(self):
-        return [self.pool.export(slot) for slot in self.slots]
+from torch_case import DEVICES, DTYPES, Case, LayerCase, bits  # noqa: E402
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -193,7 +142,7 @@ def test_opcheck(device, policy):
                           test_utils=("test_autograd_registration",))
 
 
-@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("device", DEVICES[-1:])  # where there is a GPU, code for the CPU is compiled elsewhere
 def test_compiled(device):
     """A whole step as one graph, compiled: the bits of the eager step, in outputs and in the pool."""
     eager, case = Case(Shape(act="bf16"), device), Case(Shape(act="bf16"), device)
@@ -230,21 +179,55 @@ def test_parameters_are_taken():
     assert not out.requires_grad
 
 
-@pytest.mark.skipif("cuda" not in DEVICES, reason="no CUDA device")
-def test_graph_replays():
-    case = Case(Shape(act="bf16", K=64, V=64), "cuda")
-    case.run(case.step)
-    for slot in case.slots:
-        case.pool.reset(slot)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        out = case.run(case.step)
-    eager = Case(Shape(act="bf16", K=64, V=64), "cuda")
-    for accept in ([1, 2, 3], [4, 0, 1]):
-        for each in (case, eager):
-            each.accept.copy_(torch.tensor(accept))
-        graph.replay()
-        assert bits(out) == bits(eager.run(eager.step))
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("policy", ["on_commit", "lazy"])
+def test_layers_as_operators(device, policy):
+    """The operators are the plain calls, and these are the calls of the CPU."""
+    shape = Shape(act="bf16", K=64, V=64)
+    more = {"fold_policy": policy, "ring_rows": 4 if policy == "on_commit" else 9, "max_window": 4}
+    plain, case, cpu = (LayerCase(shape, where, **more) for where in (device, device, "cpu"))
+    for _ in range(3):
+        for each in (plain, cpu):
+            each.outs = [each.pool.verify_layer(i, **each.layer, slots=each.slots) for i in range(2)]
+            each.pool.commit(each.accept, each.slots)
+            each.outs.append(each.pool.decode_layer(0, **each.layer, slots=each.slots))
+        outs = case.run_whole(case.whole_step)
+        assert [bits(out) for out in outs] == [bits(out) for out in plain.outs] == [bits(out) for out in cpu.outs]
+    assert case.slots_bytes() == plain.slots_bytes() == cpu.slots_bytes()
+    wide = rt.verify_layer(**case.layer, slot_ids=case.ids, **case.bound[0], float_out=True)
+    assert wide.dtype == torch.float32 and wide.shape == case.layer["z"].shape and wide.any()
+    (H, K), (HV, V) = (2, 64), (4, 64)
+    q, k, v = (part.unflatten(-1, heads) for part, heads in
+               zip(case.layer["qkv"].split([H * K, H * K, HV * V], dim=-1), [(H, K), (H, K), (HV, V)]))
+    views = rt.verify_layer(**{**case.layer, "qkv": (q, k, v)}, slot_ids=case.ids, **case.bound[0], float_out=True)
+    assert bits(views) == bits(wide)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_opcheck_of_layers(device):
+    case = LayerCase(Shape(act="bf16"), device)
+    m, x = case.mixer, case.layer
+    status = torch.zeros(3, dtype=torch.int32, device=device)
+    history = (None, None, None, "on_commit", 0)
+    inputs = ([x["qkv"]], x["a"], x["b"], case.ids, None, 0, m.A_log, m.dt_bias, m.kind, m.softplus_beta,
+              m.softplus_threshold, m.lower_bound, m.scale, m.qk_l2norm, x["conv_weight"], x["conv_bias"], True, x["z"],
+              x["norm_weight"], "silu", 1e-6, "f32")
+    b = case.bound[0]
+    torch.library.opcheck(torch.ops.ringfold.verify_layer.default,
+                          (*inputs, b["state"], *b["ring"], b["pending"], b["conv_state"], b["conv_ring"],
+                           b["conv_pending"], *history, status, False, "exact", "per_commit", None))
+    torch.library.opcheck(torch.ops.ringfold.decode_layer.default,
+                          (*inputs, b["state"], *(None,) * 5, b["pending"], b["conv_state"], b["conv_pending"],
+                           *history, status, True, "exact", "per_commit", None))
+
+
+@pytest.mark.parametrize("device", DEVICES[-1:])  # where there is a GPU, code for the CPU is compiled elsewhere
+def test_layers_compiled(device):
+    eager, case = LayerCase(Shape(act="bf16"), device), LayerCase(Shape(act="bf16"), device)
+    compiled = torch.compile(case.whole_step, fullgraph=True)
+    for _ in range(2):
+        outs = case.run_whole(compiled)
+        assert [bits(out) for out in outs] == [bits(out) for out in eager.run_whole(eager.whole_step)]
         assert case.slots_bytes() == eager.slots_bytes()
 
 

@@ -1,5 +1,6 @@
 """What tools/gpu.py makes of what programs print; nothing here runs on a GPU."""
 
+import importlib.machinery
 import os
 import shutil
 import subprocess
@@ -92,6 +93,21 @@ class Pytest(unittest.TestCase):
         self.assertEqual(self.result('<testcase classname="t" name="a"/>', "exit code 3")["failed"], 1)
 
 
+class Package(unittest.TestCase):
+    def test_only_that_of_these_files_and_this_interpreter_is_taken(self):
+        with tempfile.TemporaryDirectory() as folder:
+            self.assertFalse(gpu.has_package(folder, "abc"))
+            with open(os.path.join(folder, "tree_hash"), "w", encoding="utf-8") as file:
+                file.write("abc")
+            self.assertFalse(gpu.has_package(folder, "abc"))
+            for suffix, taken in ((".cpython-26-x86_64-linux-gnu.so", False),
+                                  (importlib.machinery.EXTENSION_SUFFIXES[0], True)):
+                with open(os.path.join(folder, f"_ringfold{suffix}"), "wb"):
+                    pass
+                self.assertEqual(gpu.has_package(folder, "abc"), taken)
+            self.assertFalse(gpu.has_package(folder, "abd"))
+
+
 class Sanitizers(unittest.TestCase):
     def test_clean(self):
         self.assertEqual(gpu.sanitizer_errors("========= COMPUTE-SANITIZER\n========= ERROR SUMMARY: 0 errors\n"), [])
@@ -179,9 +195,9 @@ print(json.dumps({'rows': [row]}))""")
         with open(os.path.join(self.root, "build-gpu", "tree_hash"), "w", encoding="utf-8") as file:
             file.write(evidence.tree_hash(evidence.hash_files(self.root)))
 
-    def run_stage(self, *arguments):
+    def run_stage(self, *arguments, interpreter=()):
         environment = {**os.environ, "PATH": os.path.join(self.root, "path") + os.pathsep + os.environ["PATH"]}
-        return subprocess.run([sys.executable, "-B", os.path.join(self.root, "tools", "gpu.py"), *arguments],
+        return subprocess.run([sys.executable, "-B", *interpreter, os.path.join(self.root, "tools", "gpu.py"), *arguments],
                               capture_output=True, text=True, env=environment, timeout=120)
 
     def evidence(self):
@@ -255,6 +271,12 @@ json.dump({'testsuites': [{'name': 'All', 'testsuite': tests}]}, open(path, 'w')
         self.script("build-gpu/bin/ringfold", "raise SystemExit('ringfold: broken')")
         self.assertEqual(self.run_stage("bench", "fold").returncode, 1)
         self.assertEqual(self.evidence()["suites"]["bench"]["failures"], ["fold: ringfold: broken"])
+
+    def test_python_without_its_packages(self):
+        done = self.run_stage("python", interpreter=("-S",))
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("expected the Python packages torch numpy ml_dtypes pytest (and nanobind, to build), found no torch",
+                      done.stderr)
 
     def test_usage(self):
         self.assertEqual(self.run_stage("fly").returncode, 2)
