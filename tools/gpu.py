@@ -458,7 +458,7 @@ def stage_python(evidence, names):
     # way of the other processes' threads.
     cpus = os.cpu_count() or 1
     count = max(1, min(8, cpus // 2)) if importlib.util.find_spec("xdist") else 1
-    processes = ["-n", str(count)] if count > 1 else []
+    several = ["-n", str(count)] if count > 1 else []
     environment = {"PYTHONPATH": os.path.dirname(PACKAGE), "OMP_WAIT_POLICY": "passive",
                    "OMP_NUM_THREADS": str(max(1, cpus // count))}
     if os.path.exists(os.path.join(BIN, "ringfold")):
@@ -469,7 +469,7 @@ def stage_python(evidence, names):
         files = [os.path.join(tests, f"test_{name}.py") for name in names] or [tests]
         text, code = run_program(
             [sys.executable, "-B", "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--junitxml={report_path}",
-             *processes, *files], environment)
+             *several, *files], environment)
         try:
             report = xml.etree.ElementTree.parse(report_path)
         except (OSError, xml.etree.ElementTree.ParseError):
