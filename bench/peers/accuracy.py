@@ -47,7 +47,7 @@ class Plain:
 
 
 def measure(job, tokens, seed=7, plain=None, exact=False):
-    """(tokens, error of outputs, error of the last state, of all rows together)."""
+    """(accepted tokens of all rows, error of all outputs, error of the last states, those states)."""
     p = job.problem
     state = job.begin().double()
     squares = torch.zeros(2, device=p.device, dtype=torch.float64)
@@ -63,7 +63,7 @@ def measure(job, tokens, seed=7, plain=None, exact=False):
         state = states[torch.arange(p.shape.B, device=p.device), accepted.long() - 1]
         if plain:
             plain.follow(window, accepted, out if exact else None)
-        done += int(counts.min())  # tokens of the slowest row
+        done += int(counts.sum())
     job.settle()
     left = job.committed_rows()
     state_error = ((left.double() - state).norm() / state.norm()).item()
@@ -87,18 +87,26 @@ def of_peer(peer, case, device, tokens):
 
 
 def of_ringfold(ringfold, case, device, tokens):
-    """Each fold policy. States, and what exact numerics put out, must have the bits of plain decoding."""
+    """Each fold policy. fp32 states, and what exact numerics put out, must have the bits of plain decoding; 16-bit
+    states are rounded on every commit, as by peers, and once more per token, which is what has those bits."""
     from side_ringfold import PoolStep
     kind, H, HV, state = case
-    for policy in ("on_commit", "on_next_verify", "lazy"):
+    runs = [(policy, "per_token" if state == "f32" else "per_commit")
+            for policy in ("on_commit", "on_next_verify", "lazy")]
+    for policy, rounding in runs + ([("on_next_verify", "per_token")] if state != "f32" else []):
         p = problem_of(kind, H, HV, state, device)
-        job = PoolStep(ringfold.library, p, policy, rounding="per_token")
+        job = PoolStep(ringfold.library, p, policy, rounding=rounding)
         job.keeps = True
-        exact = job.numerics == "exact"
-        plain = Plain(ringfold.library, p, job.begin())
-        done, out_error, state_error, left = measure(job, tokens, plain=plain, exact=exact)
+        plain = Plain(ringfold.library, p, job.begin()) if rounding == "per_token" else None
+        done, out_error, state_error, left = measure(job, tokens, plain=plain, exact=job.numerics == "exact")
+        yield entry(ringfold, f"step_{policy}", p, done, out_error, state_error, note_of(job, rounding, plain, left))
+
+
+def note_of(job, rounding, plain, left):
+    note = job.note + (f"; rounded {rounding}" if job.problem.shape.state != "f32" else "")
+    if plain:
         same = torch.equal(left.view(torch.uint8), plain.state.view(torch.uint8))
-        note = f"{job.note}; {'state has' if same else 'STATE HAS NOT'} the bits of plain decoding"
-        if exact:
+        note += f"; states {'have' if same else 'DO NOT HAVE'} the bits of plain decoding"
+        if job.numerics == "exact":
             note += f"; outputs {'have them too' if plain.equal else 'DO NOT HAVE THEM'}"
-        yield entry(ringfold, f"step_{policy}", p, done, out_error, state_error, note)
+    return note

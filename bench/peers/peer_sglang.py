@@ -172,7 +172,11 @@ class Decode(Calls):
                        peer.recurrent.fused_recurrent_gated_delta_rule_packed_decode)
         self.more = {"lower_bound": p.lower_bound} if kda else {}
         self.out = p.empty(p.shape.B, 1, p.shape.HV, V)
-        self.note = SHIMS + ("; Triton kernel, its CUDA one needs tvm_ffi at run time" if kda else "")
+        if kda:
+            self.note = f"{SHIMS}; Triton kernel, its CUDA one needs tvm_ffi at run time"
+        else:
+            self.state_precision = "bf16"  # beta is rounded to bf16 before it is used
+            self.note = f"{SHIMS}; rounds beta to bf16"
 
     def call(self, i):
         p = self.problem

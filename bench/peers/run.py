@@ -156,7 +156,8 @@ class Bench:
 # Compiling beforehand: processes of their own fill Triton's cache, each for one peer and one kind of shape at a time.
 
 
-def compile_one(folder, name, family, only):
+def compile_one(folder, name, family, only, tokens):
+    import accuracy
     import torch
     from loading import Missing
     from problem import Problem
@@ -164,6 +165,10 @@ def compile_one(folder, name, family, only):
     peer = compile_one.peers.get(name)
     if peer is None:
         peer = compile_one.peers[name] = getattr(importlib.import_module(module), cls)(folder)
+    if family.T == accuracy.T and tokens and wanted(only, name, "step_"):
+        for case in accuracy.CASES:
+            if case == (family.kind, family.H, family.HV, family.state):
+                list(accuracy.of_peer(peer, case, "cuda", 1))
     state = None
     for B in WARM_BATCHES:
         shape = dataclasses.replace(family, B=B)
@@ -195,7 +200,8 @@ def warm(options, peers):
              if works_of(peer, dataclasses.replace(family, B=1), options.only)]
     begin = time.monotonic()
     with concurrent.futures.ProcessPoolExecutor(options.warm, multiprocessing.get_context("spawn")) as pool:
-        running = [pool.submit(compile_one, options.peers, name, family, options.only) for name, family in tasks]
+        running = [pool.submit(compile_one, options.peers, name, family, options.only,
+                               options.accuracy_tokens) for name, family in tasks]
         for task in running:
             try:
                 task.result()
@@ -209,7 +215,8 @@ def head_of(options, ringfold):
     import triton
     driver = subprocess.run(["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"], capture_output=True,
                             text=True).stdout.split("\n")[0].strip()
-    commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, cwd=results.ROOT).stdout.strip()
+    commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True,
+                            cwd=results.ROOT).stdout.strip()
     ev = results.evidence
     head = {"device": torch.cuda.get_device_name(), "driver": driver, "torch": torch.__version__,
             "triton": triton.__version__, "cuda": torch.version.cuda, "ringfold": ringfold.version,

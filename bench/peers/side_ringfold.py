@@ -22,8 +22,25 @@ def mixer_of(p):
                 lower_bound=p.lower_bound or 0.0)
 
 
-def window_of(p, window, slot_ids):
-    return make("window", slot_ids=slot_ids, **{name: window.dense(name) for name in ("q", "k", "v", "a", "b")})
+def borrowed(owner, key, tensor):
+    """The DLTensor of a tensor that lives as long as `owner`, made once: graphs hold many calls."""
+    kept = owner.__dict__.setdefault("borrowed", {})
+    if key not in kept:
+        kept[key] = capi.dl_tensor(tensor())
+    return kept[key]
+
+
+def slots_of(p, set_):
+    return borrowed(p, ("slots", set_), lambda: p.slot_ids[set_])
+
+
+def window_of(p, window, set_):
+    return make("window", slot_ids=slots_of(p, set_),
+                **{name: borrowed(window, name, lambda: window.dense(name)) for name in ("q", "k", "v", "a", "b")})
+
+
+def out_of(job, window):
+    return borrowed(job, "out", lambda: job.out.view(window.dense("v").shape))
 
 
 class View:
@@ -57,8 +74,7 @@ class Own:
         self.beta = p.empty(*lead, shape.HV, dtype=torch.float32)
         self.pending = torch.full((p.layers, p.slots), -1, device=p.device, dtype=torch.int32)
 
-    def layer(self, i):
-        return make("ring", k=self.k[i], v=self.v[i], g=self.g[i], beta=self.beta[i])
+        self.layers = [make("ring", k=self.k[i], v=self.v[i], g=self.g[i], beta=self.beta[i]) for i in range(p.layers)]
 
     def all(self):
         return make("ring", k=self.k, v=self.v, g=self.g, beta=self.beta)
@@ -72,20 +88,20 @@ class Verify(Calls):
         numerics = numerics if p.device.type == "cuda" else "exact"  # nothing else is served on a CPU
         self.library, self.numerics = library, constant(numerics)
         self.own = Own(p, p.shape.T)
-        self.out = [torch.empty_like(p.windows[0].v) for _ in range(2)]
+        self.out = torch.empty_like(p.windows[0].v)
         self.mixer = mixer_of(p)
         self.note = f"numerics {numerics}"
 
     def call(self, i):
         p = self.problem
         layer, set_ = p.place(i)
-        out = self.out[i % 2]
         window = p.window(i)
         self.library.call("verify", make(
-            "verify_args", mixer=self.mixer, window=window_of(p, window, p.slot_ids[set_]), state=p.state[layer],
-            ring=self.own.layer(layer), pending=self.own.pending[layer], out=out.view(window.dense("v").shape),
+            "verify_args", mixer=self.mixer, window=window_of(p, window, set_),
+            state=borrowed(p, ("state", layer), lambda: p.state[layer]), ring=self.own.layers[layer],
+            pending=borrowed(self.own, layer, lambda: self.own.pending[layer]), out=out_of(self, window),
             numerics=self.numerics, stream=stream_of(p.device)))
-        return out
+        return self.out
 
 
 class Fold(Verify):
@@ -128,8 +144,9 @@ class Decode(Calls):
         layer, set_ = p.place(i)
         window = p.window(i)
         self.library.call("decode", make(
-            "decode_args", mixer=self.mixer, window=window_of(p, window, p.slot_ids[set_]), state=p.state[layer],
-            out=self.out.view(window.dense("v").shape), stream=stream_of(p.device)))
+            "decode_args", mixer=self.mixer, window=window_of(p, window, set_),
+            state=borrowed(p, ("state", layer), lambda: p.state[layer]), out=out_of(self, window),
+            stream=stream_of(p.device)))
         return self.out
 
     def after(self, i):
@@ -182,16 +199,15 @@ class PoolStep(Steps):
     def verify(self, layer, set_, window):
         p = self.problem
         self.library.call("verify", make(
-            "verify_args", mixer=self.mixer, window=window_of(p, window, p.slot_ids[set_]), pool=self.pool.handle,
-            layer=layer, out=self.out.view(window.dense("v").shape), numerics=constant(self.numerics),
-            stream=stream_of(p.device)))
+            "verify_args", mixer=self.mixer, window=window_of(p, window, set_), pool=self.pool.handle, layer=layer,
+            out=out_of(self, window), numerics=constant(self.numerics), stream=stream_of(p.device)))
         return self.out.clone() if layer == 0 and self.keeps else self.out
 
     keeps = False  # whether outputs are copied, which timing leaves out
 
     def commit(self, set_, accepted):
         p = self.problem
-        self.pool.commit(make("commit_args", slot_ids=p.slot_ids[set_], num_accepted=accepted,
+        self.pool.commit(make("commit_args", slot_ids=slots_of(p, set_), num_accepted=accepted,
                               stream=stream_of(p.device)))
 
     def settle(self):
