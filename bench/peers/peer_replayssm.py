@@ -65,7 +65,7 @@ class StepCircular(Steps):
         self.write_pos, self.base = (p.empty(p.slots, dtype=torch.int32) for _ in range(2))
         self.is_flush = p.empty(p.slots, dtype=torch.int8)
         self.period = self.cycle()
-        self.note = f"{SHIMS}; ring of {self.length}"
+        self.note = f"{SHIMS}; ring of {self.length}" + ("; its fold rounds fp32 states to bf16" if s.state == "f32" else "")
 
     def cycle(self):
         seen, state, i = {}, (0, False), 0

@@ -53,7 +53,8 @@ class Problem:
         per_set = layers * shape.B * shape.state_bytes
         self.sets = max(1, min((self.slots - 1) // shape.B, math.ceil(cold_bytes / per_set)))
         order = torch.randperm(self.slots - 1, generator=self.generator, device=device).to(torch.int32) + 1
-        self.slot_ids = [order[i * shape.B:(i + 1) * shape.B].contiguous() for i in range(self.sets)]
+        # Copies, not views: kernels are compiled anew for pointers that are not aligned to 16 bytes.
+        self.slot_ids = [order[i * shape.B:(i + 1) * shape.B].clone() for i in range(self.sets)]
         self.bounds = torch.arange(shape.B + 1, device=device, dtype=torch.int32) * shape.T
         self.accepted = torch.full((shape.B,), shape.accepted, device=device, dtype=torch.int32)
 

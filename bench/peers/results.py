@@ -72,7 +72,7 @@ def problems(data):
                 found.append(f"{name}[{i}].ratio: expected peer_us / ringfold_us")
     known = {*PEERS, *CPU_PEERS, "ringfold"}
     for name in LISTS:
-        for entry in data.get(name) or []:
+        for entry in data[name] if isinstance(data.get(name), list) else []:
             if isinstance(entry, dict) and entry.get("peer") not in known:
                 found.append(f"{name}: unknown peer {entry.get('peer')!r}")
     return found

@@ -6,6 +6,7 @@ import re
 K = V = 128
 LAYERS = 8  # of the pools; a commit is one call for all of them, and its share of a layer counts
 BATCHES = (1, 8, 32, 128, 256)
+FEW_BATCHES = (1, 32, 256)  # for windows of 2 and of 8
 ACCEPTED = {1: 1, 2: 2, 4: 3, 8: 5}  # of T drafted tokens, in whole steps and folds
 HISTORY = 8  # rows of verify_history
 LOWER_BOUND = -5.0  # of KDA's gate
@@ -48,17 +49,17 @@ def parse(text):
     return Shape(kind, state, *map(int, numbers))
 
 
-# Of each mixer the first is its main shape, which is measured for every T.
+# Of each mixer the first is its main shape, which is measured for every T; the other for windows of 4.
 HEADS = {"gdn": ((16, 32), (16, 64)), "kda": ((32, 32), (12, 12))}
 
 
 def grid():
-    """Main shapes first, so that a run that is cut short has them; small batches last."""
+    """Main shapes first, so that a run that is cut short has them."""
     shapes = []
     for T, heads in ((4, 0), (8, 0), (4, 1), (2, 0)):
         for kind, pairs in HEADS.items():
             for state in ("f32", "bf16"):
-                shapes += [Shape(kind, state, T, B, *pairs[heads]) for B in reversed(BATCHES)]
+                shapes += [Shape(kind, state, T, B, *pairs[heads]) for B in (BATCHES if T == 4 else FEW_BATCHES)]
     return shapes
 
 

@@ -90,7 +90,7 @@ class Verify(Calls):
         self.own = Own(p, p.shape.T)
         self.out = torch.empty_like(p.windows[0].v)
         self.mixer = mixer_of(p)
-        self.note = f"numerics {numerics}"
+        self.note = f"ringfold: {numerics}"
 
     def call(self, i):
         p = self.problem
@@ -112,7 +112,7 @@ class Fold(Verify):
         self.tokens = p.shape.accepted
         for i in range(p.calls):
             super().call(i)
-        self.note = "exact, all layers in one call"
+        self.note = "ringfold: exact, all layers in one call"
 
     def fold(self, set_):
         p = self.problem
@@ -137,7 +137,7 @@ class Decode(Calls):
         super().__init__(p)
         self.library, self.mixer = library, mixer_of(p)
         self.out = torch.empty_like(p.windows[0].v)
-        self.note = "exact"
+        self.note = "ringfold: exact"
 
     def call(self, i):
         p = self.problem
