@@ -26,6 +26,7 @@ SHAPES = ("gdn_f32_t1_b1_h16x32", "gdn_f32_t4_b1_h16x32", "gdn_f32_t8_b1_h16x32"
           "gdn_f32_t4_b16_h16x32", "gdn_f32_t8_b16_h16x32", "kda_f32_t1_b1_h32x32", "kda_f32_t4_b1_h32x32",
           "kda_f32_t1_b16_h32x32", "kda_f32_t4_b16_h32x32")
 COLD_BYTES = 256e6  # of states: several last-level caches
+LONG = 3.0  # seconds for one row of somebody slow
 TOLERANCE = 1e-4  # |difference| / |ringfold|, fp32 sums of 128 terms on both sides, over at most 8 tokens
 
 
@@ -99,10 +100,11 @@ class Ringfold:
 
 
 def timed(call, repeats):
-    times = []
-    for i in range(repeats + 2):
+    """Median us of so many calls, after two; of fewer, but at least five, where they take long."""
+    times, start = [], time.perf_counter()
+    while len(times) < repeats + 2 and (len(times) < 7 or time.perf_counter() - start < LONG):
         begin = time.perf_counter()
-        call(i)
+        call(len(times))
         times.append(1e6 * (time.perf_counter() - begin))
     return statistics.median(times[2:])
 
