@@ -68,7 +68,8 @@ def best_of(rows, shape, work):
 def origin(data):
     versions = sorted({f"{row['peer']} {row['version']}" for row in data["rows"]})
     return (f"{data['device']}, {data['date'][:10]}, commit {data['commit'][:12]}; " + ", ".join(versions) +
-            f" (`{data['command'].split()[0]}`)")
+            f" (`{data['command'].split()[0]}`)" +
+            (f"; the machine's load average was {data['load']} at the start" if data.get("load", 0) > 1 else ""))
 
 
 def readme_table(data):
@@ -228,7 +229,8 @@ def main(argv=None):
         print("tables: no results files", file=sys.stderr)
         return 2
     write(options.page, page(files))
-    measured = [data for data in files if any(row["shape"] in README_SHAPES for row in data["rows"])]
+    measured = [data for data in files if any(row["shape"] in README_SHAPES and row["peer"] in results.PEERS
+                                              for row in data["rows"])]
     if measured:
         try:
             with open(options.readme, encoding="utf-8") as file:

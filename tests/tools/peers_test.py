@@ -289,6 +289,10 @@ class CapiTest(unittest.TestCase):
 
 
 class CpuTest(unittest.TestCase):
+    def test_typical(self):
+        self.assertEqual(cpu.typical([3.0]), 3.0)
+        self.assertEqual(cpu.typical([9.0, 9.0, 9.0, 2.0, 1.0, 3.0, 8.0, 8.0, 8.0]), 2.0)
+
     def test_arguments(self):
         self.assertEqual([str(s) for s in cpu.arguments([]).chosen], list(cpu.SHAPES))
         self.assertEqual([str(s) for s in cpu.arguments(["--shapes", "gdn_f32_t2_b2_h2x4"]).chosen],
