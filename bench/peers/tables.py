@@ -97,10 +97,11 @@ def readme_table(data):
     return "\n".join(lines + ([f"Not measured: {missing}."] if missing else []))
 
 
-def page(files):
-    """Everything."""
+def page(files, picture=None):
+    """Everything; `picture` is the plot's name in the same folder."""
     lines = ["# Peers, measured", "", "Written by `bench/peers/tables.py`; do not edit. [peers.md](peers.md) says what "
              "each work is and how it was measured.", ""]
+    lines += [f"![us for a layer over the batch]({picture})", ""] if picture else []
     for data in files:
         lines += [f"## {data['device']}", "", f"{origin(data)}.", ""]
         slower = [row for row in data["rows"] if row["ratio"] < 1]
@@ -228,7 +229,6 @@ def main(argv=None):
     if not files:
         print("tables: no results files", file=sys.stderr)
         return 2
-    write(options.page, page(files))
     measured = [data for data in files if any(row["shape"] in README_SHAPES and row["peer"] in results.PEERS
                                               for row in data["rows"])]
     if measured:
@@ -241,6 +241,8 @@ def main(argv=None):
         write(options.readme, write_to)
         drawn = plot(measured[-1], options.plot)
         print(f"tables: {'plot written' if drawn else 'no plot: matplotlib is not installed'}")
+    picture = os.path.basename(options.plot) if os.path.exists(options.plot) else None
+    write(options.page, page(files, picture))
     print(f"tables: {sum(len(data['rows']) for data in files)} rows")
     return 0
 

@@ -144,14 +144,15 @@ class RedTest(Folder):
         self.assertNotEqual(results.red(self.folder), [])
 
     def test_the_program_refuses(self):
-        done = subprocess.run([sys.executable, "-B", os.path.join(PEERS, "run.py"), "--library", self.folder],
-                              capture_output=True, text=True, timeout=60)
-        if results.red():
-            self.assertEqual(done.returncode, 1)
-            self.assertIn("refused: nothing is reported while the tests are red", done.stdout)
-            self.assertIn(results.red()[0], done.stdout)
-        else:
-            self.assertEqual(done.returncode, 2)
+        for program in (["bench/peers/run.py"], ["tools/gpu.py", "peers"]):
+            done = subprocess.run([sys.executable, "-B", os.path.join(common.ROOT, program[0]), *program[1:], "--library",
+                                   self.folder], capture_output=True, text=True, timeout=60)
+            if results.red():
+                self.assertEqual(done.returncode, 1)
+                self.assertIn("refused: nothing is reported while the tests are red", done.stdout)
+                self.assertIn(results.red()[0], done.stdout)
+            else:
+                self.assertEqual(done.returncode, 2)
 
     def test_trying_out_needs_a_library(self):
         done = subprocess.run([sys.executable, "-B", os.path.join(PEERS, "run.py"), "--unchecked", "--library",
@@ -222,6 +223,7 @@ class TablesTest(Folder):
         if importlib.util.find_spec("matplotlib"):
             with open(self.path("p.png"), "rb") as file:
                 self.assertEqual(file.read(8), b"\x89PNG\r\n\x1a\n")
+            self.assertIn("](p.png)", page)
         else:
             self.assertIn("matplotlib is not installed", done.stdout)
 
