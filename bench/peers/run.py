@@ -102,7 +102,6 @@ class Bench:
     def time(self, subject, work, shape, problem):
         """(us, note), or None after having said why not."""
         import torch
-        from jobs import Refused
         from loading import Missing
         from timing import measure
         job = None
@@ -113,7 +112,7 @@ class Bench:
             return us, job.note
         except Missing:
             return None
-        except (Refused, Exception) as error:  # a peer that fails in any way must not end the run
+        except Exception as error:  # Refused, or whatever a peer's code raises: it must not end the run
             text = f"{type(error).__name__}: {' '.join(str(error).split())}"[:400]
             self.out.add("refused", {"peer": subject.name, "work": work, "shape": str(shape), "error": text})
             say(f"refused: {subject.name} {work} {shape}: {text}")
@@ -262,8 +261,10 @@ def main(argv=None):
     out.save()
     if options.warm:
         warm(options, peers)
-    code = measure_all(options, ringfold, peers, out, begin)
-    out.save()
+    try:
+        code = measure_all(options, ringfold, peers, out, begin)
+    finally:
+        out.save()
     say(f"{len(out.data['rows'])} rows, {len(out.data['refused'])} refused, {len(out.data['accuracy'])} accuracy "
         f"entries in {time.monotonic() - begin:.0f} s: {out.path}")
     return code
