@@ -16,6 +16,7 @@ import sys
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 FILE = "tests/gpu/evidence.json"
 FOLDERS = ("bench", "cli", "include", "python", "src", "tests")
+RESULTS = "bench/peers/results"  # what is measured after the tests, and decides nothing
 TEXTS = ("device", "driver", "toolkit", "date", "commit", "tree_hash")
 SANITIZERS = ("memcheck", "racecheck", "initcheck", "synccheck")
 # What a whole run leaves. A file without some of them says nothing about them, good or bad.
@@ -34,7 +35,8 @@ def hash_files(root):
     hashes = {}
     for folder in FOLDERS:
         for place, folders, names in os.walk(os.path.join(root, folder)):
-            folders[:] = [name for name in folders if name != "__pycache__"]
+            folders[:] = [name for name in folders if name != "__pycache__" and
+                          os.path.relpath(os.path.join(place, name), root).replace(os.sep, "/") != RESULTS]
             for name in names:
                 path = os.path.join(place, name)
                 relative = os.path.relpath(path, root).replace(os.sep, "/")

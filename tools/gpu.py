@@ -7,6 +7,7 @@
     tools/gpu.py bench [FILTER...]        benchmark rows beside their twins
     tools/gpu.py python [FILE...]         builds the Python package too, and runs tests/python, all or some files
     tools/gpu.py all                      all of it, in this order (python where its packages are there)
+    tools/gpu.py peers [ARGUMENT...]      builds the shared library too, and runs bench/peers/run.py (docs/peers.md)
 
 Every suite and every group of rows is merged into the evidence as soon as it is done. Evidence of other files, or of
 another GPU, is not kept. Exits 1 if something failed.
@@ -110,7 +111,7 @@ def commit():
     head = output_of("git", "rev-parse", "HEAD")
     if not head:
         return os.environ.get("RINGFOLD_COMMIT", "unknown")
-    dirty = output_of("git", "status", "--porcelain", "--", *ev.FOLDERS, f":!{ev.FILE}")
+    dirty = output_of("git", "status", "--porcelain", "--", *ev.FOLDERS, f":!{ev.FILE}", f":!{ev.RESULTS}")
     return head + ("+changes" if dirty else "")
 
 
@@ -480,12 +481,28 @@ def stage_python(evidence, names):
     return evidence.suite("python", result)
 
 
+def stage_peers(arguments):
+    """ringfold beside other libraries; writes no evidence, and asks for it. A library given by --library is not built."""
+    if not any(argument.split("=")[0] in ("--library", "-h", "--help") for argument in arguments):
+        for command in (["cmake", "-S", ".", "-B", BUILD, "-Wno-dev", "-DRINGFOLD_CAPI=on"],
+                        ["cmake", "--build", BUILD, "--target", "ringfold_c"]):
+            if subprocess.run(command, cwd=ev.ROOT).returncode != 0:
+                raise Failure("the shared library could not be built; docs/c-api.md says what it needs")
+    return subprocess.run([sys.executable, "-B", os.path.join(ev.ROOT, "bench", "peers", "run.py"), *arguments]).returncode
+
+
 STAGES = {"test": stage_test, "sanitize": stage_sanitize, "bench": stage_bench, "python": stage_python}
 
 
 def main():
+    if sys.argv[1:2] == ["peers"]:
+        try:
+            return stage_peers(sys.argv[2:])
+        except Failure as failure:
+            print(f"gpu: {failure}", file=sys.stderr)
+            return 1
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("stage", nargs="?", default="all", choices=["build", *STAGES, "all"])
+    parser.add_argument("stage", nargs="?", default="all", choices=["build", *STAGES, "peers", "all"])
     parser.add_argument("names", nargs="*", help="test programs, sanitizer tools, parts of benchmark keys, or files of "
                         "tests/python (torch, ops, ..)")
     parser.add_argument("--copy", help="also write the evidence to this file")
