@@ -11,7 +11,7 @@ ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)
 HEADER = os.path.join(ROOT, "include", "ringfold", "c_api.h")
 PLACES = ("build-gpu/src", "build/src")  # where a build leaves the shared library
 NUMBERS = {"size_t": ctypes.c_size_t, "int32_t": ctypes.c_int32, "int64_t": ctypes.c_int64,
-           "uint64_t": ctypes.c_uint64, "float": ctypes.c_float}
+           "uint64_t": ctypes.c_uint64, "float": ctypes.c_float, "double": ctypes.c_double}
 DTYPES = {"float32": (2, 32), "float16": (2, 16), "bfloat16": (4, 16), "int32": (0, 32)}  # DLPack's code and bits
 CPU, CUDA = 1, 2  # DLPack's devices
 
