@@ -6,15 +6,17 @@
 
 namespace ringfold::cuda {
 
-/// `k` is 0 for GDN, whose a and dt_bias have one value for each head. `expA` is exp_A of the head's A_log.
-__device__ inline float log_decay(const detail::RecurrenceParams& p, int hv, int k, float a, float expA) {
+/// `k` is 0 for GDN, whose a and dt_bias have one value for each head. `expA` is exp_A of the head's A_log. `dt_bias`
+/// is that of the layer.
+__device__ inline float log_decay(const detail::RecurrenceParams& p, const float* dt_bias, int hv, int k, float a,
+                                  float expA) {
   using S = arith::Scalar;
-  const float dt = p.dt_bias ? p.dt_bias[hv * p.dt_bias_head_stride + k] : 0.0f;
+  const float dt = dt_bias ? dt_bias[hv * p.dt_bias_head_stride + k] : 0.0f;
   return p.safe_gate ? arith::safe_gate<S>(a, dt, expA, p.lower_bound)
                      : arith::softplus_gate<S>(a, dt, expA, p.softplus_beta, p.softplus_threshold);
 }
-__device__ inline float log_decay(const detail::RecurrenceParams& p, int hv, int k, float a) {
-  return log_decay(p, hv, k, a, arith::exp_A<arith::Scalar>(p.A_log[hv]));
+__device__ inline float log_decay(const detail::RecurrenceParams& p, int64_t layer, int hv, int k, float a) {
+  return log_decay(p, p.dt_bias_of(layer), hv, k, a, arith::exp_A<arith::Scalar>(p.A_log_of(layer)[hv]));
 }
 
 }  // namespace ringfold::cuda

@@ -48,7 +48,7 @@ Status exact_recurrence(const RecurrenceParams& params, const Desc& desc) {
   p.q_at = pitch(p.q), p.k_at = pitch(p.k), p.v_at = pitch(p.v), p.a_at = pitch(p.a), p.b_at = pitch(p.b);
   p.out_at = pitch(p.out);
   p.ring_k_at = pitch(p.ring_k), p.ring_v_at = pitch(p.ring_v);
-  p.ring_g_at = pitch(p.ring_g), p.ring_beta_at = pitch(p.ring_beta);
+  p.ring_gate_at = pitch(p.ring_gate), p.ring_beta_at = pitch(p.ring_beta);
   p.most_steps = std::max(1, most_steps(desc));
   p.heads_per_key = p.HV / p.H;
   p.state_head = bytes(p.state.head_stride, p.state.dtype);

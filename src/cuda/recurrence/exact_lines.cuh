@@ -130,10 +130,12 @@ class Lines {
     if (p.ring_k) {
       line.ring_k = p.ring_k.at(layer, slot, 0, 0);
       line.ring_v = p.ring_v.at(layer, slot, 0, 0) + v0 * 2;
-      line.ring_g = p.ring_g.at(layer, slot, 0, 0);
+      line.ring_gate = p.ring_gate.at(layer, slot, 0, 0);
       line.ring_beta = p.ring_beta.at(layer, slot, 0, 0);
     }
     if constexpr (T::kFromRing) {
+      line.a = reinterpret_cast<const std::byte*>(p.A_log_of(layer));
+      line.b = reinterpret_cast<const std::byte*>(p.dt_bias_of(layer));
       if (const int64_t track = p.track_slot(row); track >= 0) {
         line.track = p.state.at(layer, track, 0, 0) + v0 * T::kRowBytes;
         line.track_step = line.history + p.track_steps[row];
@@ -153,8 +155,8 @@ class Lines {
     return base + static_cast<int64_t>(head) * pitch.head + static_cast<int64_t>(t) * pitch.token;
   }
 
-  __device__ std::byte* ring_g(const Line& line, int t, int hv) const {
-    return at(line.ring_g, p.ring_g_at, ring_row(line, t), hv);
+  __device__ std::byte* ring_gate(const Line& line, int t, int hv) const {
+    return at(line.ring_gate, p.ring_gate_at, ring_row(line, t), hv);
   }
   __device__ std::byte* ring_beta(const Line& line, int t, int hv) const {
     return at(line.ring_beta, p.ring_beta_at, ring_row(line, t), hv);
@@ -172,14 +174,14 @@ class Lines {
       float g = 0;
       if (in_ring(line, t)) {
         gates.beta = peek<float>(ring_beta(line, t, hv), 0);
-        if constexpr (!T::kKda) g = peek<float>(ring_g(line, t, hv), 0);
+        if constexpr (!T::kKda) g = peek<float>(ring_gate(line, t, hv), 0);
       } else {
         const int own = t - history(line);
         gates.beta = arith::sigmoid<S>(load(p.b.dtype, at(line.b, p.b_at, own, hv), 0));
-        if constexpr (!T::kKda) g = log_decay(p, hv, 0, load(p.a.dtype, at(line.a, p.a_at, own, hv), 0));
+        if constexpr (!T::kKda) g = log_decay(p, 0, hv, 0, load(p.a.dtype, at(line.a, p.a_at, own, hv), 0));
         if (records() && blockIdx.y == 0) {
           poke(ring_beta(line, t, hv), 0, gates.beta);
-          if constexpr (!T::kKda) poke(ring_g(line, t, hv), 0, g);
+          if constexpr (!T::kKda) poke(ring_gate(line, t, hv), 0, g);
         }
       }
       if constexpr (!T::kKda) gates.decay = arith::exp<S>(g);
@@ -300,27 +302,49 @@ class Lines {
     x[4] = high.x, x[5] = high.y, x[6] = high.z, x[7] = high.w;
   }
 
+  /// Parameters of the gate of a line's layer.
+  __device__ const float* A_log(const Line& line) const {
+    return T::kFromRing ? reinterpret_cast<const float*>(line.a) : p.A_log;
+  }
+  __device__ const float* dt_bias(const Line& line) const {
+    return T::kFromRing ? reinterpret_cast<const float*>(line.b) : p.dt_bias;
+  }
+  /// The ring takes g, or a as it came.
+  __device__ void record_gate(std::byte* to, const std::byte* a, int k, float g) const {
+    if (!p.raw_gate) {
+      poke(to, k, g);
+    } else if (p.a.dtype == DType::f32) {
+      poke(to, k, peek<uint32_t>(a, k));
+    } else {
+      poke(to, k, peek<uint16_t>(a, k));
+    }
+  }
+
   /// Decay of this lane's eight k's.
   __device__ void make_decay(const Line& line, int hv, int t, const Gates* gates, float (&decay)[kGroup]) const {
     if constexpr (!T::kKda) {
       const float all = gates[t].decay;
 #pragma unroll
       for (int i = 0; i < kGroup; ++i) decay[i] = all;
-    } else if (in_ring(line, t)) {
-      const float* g = reinterpret_cast<const float*>(ring_g(line, t, hv)) + prepared_group() * kGroup;
-#pragma unroll
-      for (int i = 0; i < kGroup; ++i) decay[i] = prepares() ? arith::exp<S>(g[i]) : 0.0f;
-    } else if constexpr (!T::kFromRing) {
+    } else {
       // The k lane computes the first four, the q lane of the same group the others.
       const int k0 = prepared_group() * kGroup + (prepares_q() ? 4 : 0);
-      const std::byte* a = at(line.a, p.a_at, t - history(line), hv);
-      const float expA = arith::exp_A<S>(p.A_log[hv]);
+      const bool recorded = in_ring(line, t), there = prepared_group() < T::K / kGroup;
+      const std::byte* from = recorded ? ring_gate(line, t, hv) : at(line.a, p.a_at, t - history(line), hv);
+      const DType dtype = recorded ? p.ring_gate.dtype : p.a.dtype;
+      const bool raw = !recorded || p.raw_gate, records_it = there && !recorded && records() && blockIdx.y == 0;
       float mine[4];
 #pragma unroll
+      for (int i = 0; i < 4; ++i) mine[i] = there ? load(dtype, from, k0 + i) : 0.0f;
+      if (raw && there) {
+        const float expA = arith::exp_A<S>(A_log(line)[hv]);
+#pragma unroll
+        for (int i = 0; i < 4; ++i) mine[i] = log_decay(p, dt_bias(line), hv, k0 + i, mine[i], expA);
+      }
+#pragma unroll
       for (int i = 0; i < 4; ++i) {
-        const float g = prepares() ? log_decay(p, hv, k0 + i, load(p.a.dtype, a, k0 + i), expA) : 0.0f;
-        if (prepares() && records() && blockIdx.y == 0) poke(ring_g(line, t, hv), k0 + i, g);
-        mine[i] = arith::exp<S>(g);
+        if (records_it) record_gate(ring_gate(line, t, hv), from, k0 + i, mine[i]);
+        mine[i] = arith::exp<S>(mine[i]);
       }
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
