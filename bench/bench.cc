@@ -41,7 +41,7 @@ std::vector<Case> wanted_cases(const Options& options) {
 
 bool same_shape(const Desc& a, const Desc& b) {
   return a.kind == b.kind && a.state_dtype == b.state_dtype && a.act_dtype == b.act_dtype && a.H == b.H &&
-         a.HV == b.HV && a.K == b.K && a.V == b.V;
+         a.HV == b.HV && a.K == b.K && a.V == b.V && a.ring_a == b.ring_a;
 }
 
 Layout layout_of(const Case& c, const Timer& timer) {

@@ -72,6 +72,10 @@ std::vector<Case> cpu_cases() {
       }
     }
   }
+  for (const Op op : {Op::verify, Op::fold}) {  // the raw gate in the ring
+    add(op, shapes[2], DType::f32, 4, 16);
+    cases.back().key += "_a", cases.back().desc.ring_a = DType::bf16;
+  }
   // Batch 1 with two heads: one row must still use all cores.
   for (const Op op : {Op::decode, Op::verify, Op::fold})
     add(op, {MixerKind::gdn, 1, 2}, DType::f32, op == Op::decode ? 1 : 4, 1);
@@ -103,7 +107,7 @@ class CudaCases {
 
   void verify(int64_t T, int64_t B, Numerics numerics) {
     Desc d = describe(Device::cuda, Op::verify, shape_, state_, T, B);
-    d.numerics = numerics;
+    d.numerics = numerics, d.ring_a = ring_a;
     cases_->push_back({fmt::format("verify_{}_{}_t{}_b{}{}", to_string(numerics), name_, T, B, suffix_), d, {}});
   }
   void verify(int64_t T, int64_t B) {
@@ -115,8 +119,8 @@ class CudaCases {
   }
   void fold(int64_t B, int64_t layers) {
     Desc d = describe(Device::cuda, Op::fold, shape_, state_, 4, B);
-    d.layers = layers;
-    cases_->push_back({fmt::format("{}_{}_b{}", layers > 1 ? "foldall" : "fold", name_, B), d, {}});
+    d.layers = layers, d.ring_a = ring_a;
+    cases_->push_back({fmt::format("{}_{}_b{}{}", layers > 1 ? "foldall" : "fold", name_, B, suffix_), d, {}});
   }
   void step(int64_t T, int64_t accepted, int64_t B) {
     Desc fold = describe(Device::cuda, Op::fold, shape_, state_, accepted, B);
@@ -127,6 +131,7 @@ class CudaCases {
   }
 
   static constexpr int64_t kLayers = 8;
+  std::optional<DType> ring_a;
 
  private:
   Shape shape_;
@@ -163,6 +168,12 @@ std::vector<Case> cuda_cases() {
   for (const DType state : kStates) {
     CudaCases k3({MixerKind::kda, 12, 12}, state, "_h12x12", &all);
     for (const int64_t B : {1, 8, 32, 128, 256}) k3.verify(8, B);
+    CudaCases raw({MixerKind::kda, 32, 32}, state, "_a", &all);  // the raw gate in the ring
+    raw.ring_a = DType::bf16;
+    for (const int64_t B : {1, 32, 256}) {
+      raw.verify(4, B);
+      raw.fold(B, 1);
+    }
     CudaCases qwen({MixerKind::gdn, 16, 64}, state, "_h16x64", &all);
     for (const int64_t B : {1, 8, 32, 128, 256}) qwen.verify(4, B);
   }

@@ -33,7 +33,7 @@ constexpr Range kRanges[kFields] = {{"q", 1, 0},
                                     {"state", 0.1f, 0},
                                     {"ring_k", 1, 0},
                                     {"ring_v", 1, 0},
-                                    {"ring_g", 0.5f, -0.5f},
+                                    {"ring_gate", 0.5f, -0.5f},
                                     {"ring_beta", 0.5f, 0.5f},
                                     {"conv_state", 1, 0},
                                     {"conv_ring", 1, 0},
@@ -57,7 +57,7 @@ DType Layout::dtype(Field f) const {
   switch (f) {
     case Field::state: return desc.state_dtype;
     case Field::out: return out;
-    case Field::ring_g:
+    case Field::ring_gate: return desc.ring_a.value_or(DType::f32);
     case Field::ring_beta:
     case Field::A_log:
     case Field::dt_bias:
@@ -78,7 +78,7 @@ int64_t Layout::item_bytes(Field f) const {
       case Field::out:
       case Field::ring_v: return T * d.HV * d.V;
       case Field::a:
-      case Field::ring_g: return T * d.HV * gates;
+      case Field::ring_gate: return T * d.HV * gates;
       case Field::b:
       case Field::ring_beta: return T * d.HV;
       case Field::state: return d.HV * d.V * d.K;
@@ -192,18 +192,64 @@ Status Rig::call(int64_t index) {
   return operate(*case_.fold, impls_.fold, far_set(set), 0);
 }
 
+namespace {
+
+/// A tensor that all layers share.
+TensorView with_layers(const TensorView& one, int64_t layers) {
+  TensorView all = one;
+  ++all.rank;
+  all.shape[0] = layers, all.stride[0] = 0;
+  for (int i = 0; i < one.rank; ++i) all.shape[i + 1] = one.shape[i], all.stride[i + 1] = one.stride[i];
+  return all;
+}
+
+Ring layer_of(const Ring& all, int64_t layer) {
+  Ring one;
+  one.k = all.k.at(layer), one.v = all.v.at(layer), one.beta = all.beta.at(layer);
+  if (!all.g.empty()) one.g = all.g.at(layer);
+  if (!all.a.empty()) one.a = all.a.at(layer);
+  return one;
+}
+
+}  // namespace
+
+Ring Rig::ring() {
+  const Desc& d = layout_.desc;
+  const int64_t L = layout_.layers, S = layout_.slots(), T = d.window;
+  Ring ring;
+  ring.k = view(Field::ring_k, {L, S, T, d.H, d.K});
+  ring.v = view(Field::ring_v, {L, S, T, d.HV, d.V});
+  ring.beta = view(Field::ring_beta, {L, S, T, d.HV});
+  (d.ring_a ? ring.a : ring.g) =
+      d.kind == MixerKind::kda ? view(Field::ring_gate, {L, S, T, d.HV, d.K}) : view(Field::ring_gate, {L, S, T, d.HV});
+  return ring;
+}
+
+Mixer Rig::mixer() {
+  const Desc& d = layout_.desc;
+  const bool kda = d.kind == MixerKind::kda;
+  Mixer mixer;
+  mixer.kind = d.kind;
+  mixer.A_log = view(Field::A_log, {d.HV});
+  mixer.dt_bias = kda ? view(Field::dt_bias, {d.HV, d.K}) : view(Field::dt_bias, {d.HV});
+  if (kda) mixer.lower_bound = -5.0f;
+  return mixer;
+}
+
 Status Rig::fold(const Desc& part, std::string_view impl, int64_t set) {
   const Desc& d = layout_.desc;
   const int64_t L = layout_.layers, S = layout_.slots(), T = d.window;
   FoldArgs args;
   args.state = view(Field::state, {L, S, d.HV, d.V, d.K});
-  args.ring = {
-      view(Field::ring_k, {L, S, T, d.H, d.K}), view(Field::ring_v, {L, S, T, d.HV, d.V}),
-      d.kind == MixerKind::kda ? view(Field::ring_g, {L, S, T, d.HV, d.K}) : view(Field::ring_g, {L, S, T, d.HV}),
-      view(Field::ring_beta, {L, S, T, d.HV})};
+  args.ring = ring();
+  if (d.ring_a) {  // one gate for all layers
+    args.mixer = mixer();
+    args.mixer.A_log = with_layers(args.mixer.A_log, L), args.mixer.dt_bias = with_layers(args.mixer.dt_bias, L);
+  }
   if (part.layers == 1) {
     args.state = args.state.at(0);
-    args.ring = {args.ring.k.at(0), args.ring.v.at(0), args.ring.g.at(0), args.ring.beta.at(0)};
+    args.ring = layer_of(args.ring, 0);
+    if (d.ring_a) args.mixer = mixer();
   }
   args.slot_ids = ints(slot_ids_, set * d.rows, d.rows);
   args.num_accepted = ints(accepted_, 0, d.rows);
@@ -217,21 +263,13 @@ VerifyArgs Rig::window_args(const Desc& part, std::string_view impl, int64_t set
   const int64_t B = d.rows, T = d.window, L = layout_.layers, S = layout_.slots();
   const bool kda = d.kind == MixerKind::kda;
   VerifyArgs args;
-  args.mixer.kind = d.kind;
-  args.mixer.A_log = view(Field::A_log, {d.HV});
-  args.mixer.dt_bias = kda ? view(Field::dt_bias, {d.HV, d.K}) : view(Field::dt_bias, {d.HV});
-  if (kda) args.mixer.lower_bound = -5.0f;
+  args.mixer = mixer();
   args.window.a = kda ? view(Field::a, {B, T, d.HV, d.K}) : view(Field::a, {B, T, d.HV});
   args.window.b = view(Field::b, {B, T, d.HV});
   args.window.slot_ids = ints(slot_ids_, set * B, B);
   args.state = view(Field::state, {L, S, d.HV, d.V, d.K}).at(layer);
   args.out = view(Field::out, {B, T, d.HV, d.V});
-  if (part.op == Op::verify || part.op == Op::verify_layer) {
-    const TensorView g = kda ? view(Field::ring_g, {L, S, T, d.HV, d.K}) : view(Field::ring_g, {L, S, T, d.HV});
-    args.ring = {view(Field::ring_k, {L, S, T, d.H, d.K}).at(layer),
-                 view(Field::ring_v, {L, S, T, d.HV, d.V}).at(layer), g.at(layer),
-                 view(Field::ring_beta, {L, S, T, d.HV}).at(layer)};
-  }
+  if (part.op == Op::verify || part.op == Op::verify_layer) args.ring = layer_of(ring(), layer);
   args.numerics = part.numerics;
   args.impl = impl;
   args.stream = tensors_->stream();

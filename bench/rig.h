@@ -24,7 +24,7 @@ enum class Field : uint8_t {
   state,
   ring_k,
   ring_v,
-  ring_g,
+  ring_gate,
   ring_beta,
   conv_state,
   conv_ring,
@@ -39,7 +39,7 @@ enum class Field : uint8_t {
 };
 inline constexpr int kFields = 21;
 inline constexpr Field kInputs[] = {Field::q, Field::k, Field::v, Field::a, Field::b};
-inline constexpr Field kRing[] = {Field::ring_k, Field::ring_v, Field::ring_g, Field::ring_beta, Field::conv_ring};
+inline constexpr Field kRing[] = {Field::ring_k, Field::ring_v, Field::ring_gate, Field::ring_beta, Field::conv_ring};
 const char* to_string(Field field);
 
 /// How a case's tensors lie in memory: inputs and outputs [B,T,..], pools [layers,slots,..], all packed. The slots are
@@ -116,6 +116,8 @@ class Rig {
   TensorView view(Field f, std::initializer_list<int64_t> shape);
   TensorView ints(const Buffer& buffer, int64_t at, int64_t n) const;
   Status layer(const Desc& part, std::string_view impl, int64_t set);
+  Ring ring();    ///< of all layers
+  Mixer mixer();  ///< of any layer
   /// What verify and decode take, but for q, k and v.
   VerifyArgs window_args(const Desc& part, std::string_view impl, int64_t set, int64_t layer);
   Status fold(const Desc& part, std::string_view impl, int64_t set);

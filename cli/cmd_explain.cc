@@ -51,7 +51,7 @@ constexpr int64_t kAsShape = -1;
 
 struct ExplainCommand {
   std::string op = "verify", mixer = "gdn", state = "f32", act = "bf16", numerics = "exact", rounding = "per_commit",
-              policy = "on_commit", device = "cpu", preset, impl, machine;
+              policy = "on_commit", device = "cpu", preset, ring_a, impl, machine;
   std::vector<int64_t> shape;
   int64_t window = 4, rows = 1, ring_rows = 0, layers = 0, channels = kAsShape, conv_width = 4;
   int threads = 0;
@@ -84,6 +84,7 @@ Desc make_desc(const ExplainCommand& command, int64_t* layers) {
   desc.state_rounding = value_of<StateRounding>("--rounding", command.rounding, "per_commit or per_token");
   desc.fold_policy = value_of<FoldPolicy>("--policy", command.policy, "on_commit, on_next_verify or lazy");
   desc.device = value_of<Device>("--device", command.device, "cpu or cuda");
+  if (!command.ring_a.empty()) desc.ring_a = value_of<DType>("--ring-a", command.ring_a, "f32, bf16 or f16");
   std::array<int64_t, 4> shape = {16, 32, 128, 128};
   *layers = 1;
   if (!command.preset.empty()) {
@@ -98,6 +99,7 @@ Desc make_desc(const ExplainCommand& command, int64_t* layers) {
     shape = {preset.H, preset.HV, preset.K, preset.V};
     *layers = preset.layers;
   }
+  if (desc.ring_a && desc.kind != MixerKind::kda) throw CommandError("--ring-a: expected a mixer kda, found gdn");
   if (!command.shape.empty()) std::copy_n(command.shape.begin(), 4, shape.begin());
   if (command.layers > 0) *layers = command.layers;
   for (int64_t size : shape) {
@@ -137,11 +139,20 @@ struct Cost {
   int64_t bytes;
 };
 
-std::vector<Cost> storage_of(const Footprint& f, int64_t window) {
+std::vector<Cost> storage_of(const Desc& desc, const Footprint& f) {
+  const int64_t window = desc.window;
   const int64_t conv_ring = window * f.conv_ring_row_bytes;
   std::vector<Cost> costs = {{"state_bytes", "state, one checkpoint", f.state_bytes},
                              {"ring_row_bytes", "ring, one row", f.ring_row_bytes},
                              {"ring_bytes", fmt::format("ring, {} rows", window), f.ring_bytes}};
+  if (desc.kind == MixerKind::kda) {  // the ring may keep the gate in two forms: the other one
+    Desc other = desc;
+    other.ring_a = desc.ring_a ? std::nullopt : std::optional(desc.act_dtype);
+    const char* gate = desc.ring_a ? "g, f32" : "a";
+    const std::string dtype = desc.ring_a ? "" : std::string(", ") + to_string(*other.ring_a);
+    costs.push_back({desc.ring_a ? "ring_bytes_with_g" : "ring_bytes_with_a",
+                     fmt::format("  were its gate kept as {}{}", gate, dtype), footprint(other).ring_bytes});
+  }
   if (f.conv_ring_row_bytes > 0) {
     costs.push_back({"conv_state_bytes", "short conv, its window", f.conv_state_bytes});
     costs.push_back({"conv_ring_row_bytes", "short conv, one ring row", f.conv_ring_row_bytes});
@@ -176,7 +187,7 @@ nlohmann::json to_json(const Explanation& e, const Status& status, int64_t layer
       {"threads", e.plan.threads}, {"bytes_read", e.plan.bytes_read}, {"bytes_written", e.plan.bytes_written},
       {"fmas", e.plan.fmas}};
   nlohmann::json per_layer, per_request, traffic;
-  for (const Cost& cost : storage_of(e.footprint, e.desc.window)) {
+  for (const Cost& cost : storage_of(e.desc, e.footprint)) {
     per_layer[cost.key] = cost.bytes;
     per_request[cost.key] = cost.bytes * layers;
   }
@@ -201,7 +212,7 @@ void print_text(const Explanation& e, const Status& status, int64_t layers) {
   if (!status.ok()) return;
   fmt::print("plan        {}\n\n", to_string(e.plan));
   fmt::print("{:<52} {:>14} {:>16}\n", "bytes held per request", "one layer", fmt::format("{} layers", layers));
-  print_costs(storage_of(e.footprint, e.desc.window), layers);
+  print_costs(storage_of(e.desc, e.footprint), layers);
   fmt::print("bytes of state and ring moved per step and request\n");
   print_costs(traffic_of(e.footprint), layers);
 }
@@ -274,6 +285,8 @@ void add_explain(CLI::App& app, int* exit_code) {
   sub->add_option("--policy", command->policy, "on_commit, on_next_verify or lazy")->capture_default_str();
   sub->add_option("--ring-rows", command->ring_rows, "rows of a ring that holds a history; twice the window if absent")
       ->check(CLI::Range(2, kMaxWindow));
+  sub->add_option("--ring-a", command->ring_a, "KDA: dtype of the raw gate that the ring keeps in place of g")
+      ->type_name("DTYPE");
   sub->add_option("--accepted", command->accepted, "mean accepted tokens per step, for traffic and predicted steps")
       ->check(CLI::Range(0.01, 1e6))
       ->capture_default_str();

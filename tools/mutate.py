@@ -51,7 +51,7 @@ class Fault:
 
 FAULTS = [
     Fault("softplus in place of the safe gate", "C3 ACC",
-          reference=(Edit(REFERENCE, "return p.safe_gate ? arith::safe_gate<S>", "return false ? arith::safe_gate<S>"),),
+          reference=(Edit(REFERENCE, "g[k] = p.safe_gate ? arith::safe_gate<S>", "g[k] = false ? arith::safe_gate<S>"),),
           highway=(Edit(PREPARE, "hn::Store(p.safe_gate ? safe_gate<Vector>", "hn::Store(false ? safe_gate<Vector>"),)),
     Fault("beta rounded to bf16", "C3 ACC",
           reference=(Edit(REFERENCE, "token->beta = arith::sigmoid<S>(load(p.b.dtype, p.b.at(0, row, t, at.hv), 0));",
@@ -98,6 +98,14 @@ FAULTS = [
                         "    StoreRow(p.k.dtype, tokens->k(t), K, p.ring_k.at(0, task.slot, task.replay.ring_row(t), task.h));\n"
                         "  }\n"
                         "  const float *k = tokens->k(t), *q = tokens->q(t);\n  float *decay"),)),
+    Fault("the raw gate folded with another layer's A_log", "C4 C5",
+          reference=(Edit(REFERENCE, "arith::exp_A<S>(p.A_log_of(at.layer)[at.hv])", "arith::exp_A<S>(p.A_log_of(0)[at.hv])"),),
+          highway=(Edit(PREPARE, "p.A_log_of(task.layer)[task.hv]", "p.A_log_of(0)[task.hv]"),)),
+    Fault("g recorded where the ring keeps a", "C3",
+          reference=(Edit(REFERENCE, "p.raw_gate ? a : reinterpret_cast<const std::byte*>(g)",
+                          "reinterpret_cast<const std::byte*>(g)"),),
+          highway=(Edit(PREPARE, "std::memcpy(gate, p.a.at(0, row, at, task.hv), gates * size_of(p.a.dtype));",
+                        "std::memcpy(gate, g, gates * size_of(p.a.dtype));"),)),
     Fault("one more accepted than the window holds", "C12",
           shared=(Edit(JUDGE, "accepted > p.longest || accepted > window)", "accepted > p.longest || accepted > window + 1)"),)),
     Fault("a free slot passes for a window of nothing", "C12",

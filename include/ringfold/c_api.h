@@ -121,6 +121,8 @@ typedef struct ringfold_pool_config {
   int32_t device_id;      /* CUDA: its ordinal, which the pool's tensors report and those of calls on it must have */
   int32_t ring_u;         /* RINGFOLD_LAZY only: 1 if the ring keeps u, for verify with RINGFOLD_FAST numerics */
   int32_t reserved;       /* 0 */
+  int32_t ring_a;         /* RINGFOLD_KDA only: 1 if the ring keeps a in place of g; ringfold_pool_set_mixers then */
+  int32_t a_dtype;        /* of a with ring_a, that of window.a: RINGFOLD_F32, .. ; 0 without */
 } ringfold_pool_config;
 
 typedef struct ringfold_slot { /* handle of an acquired slot */
@@ -171,7 +173,7 @@ enum {                                 /* which tensor of a pool; shapes are tho
        RINGFOLD_POOL_STATE = 0,        /* state dtype [slots,HV,V,K]; with a history: checkpoints */
        RINGFOLD_POOL_RING_K = 1,       /* act dtype [slots,rows,H,K] */
        RINGFOLD_POOL_RING_V = 2,       /* act dtype [slots,rows,HV,V] */
-       RINGFOLD_POOL_RING_G = 3,       /* f32 [slots,rows,HV] (GDN) or [slots,rows,HV,K] (KDA) */
+       RINGFOLD_POOL_RING_G = 3,       /* f32 [slots,rows,HV] (GDN) or [slots,rows,HV,K] (KDA); none with ring_a */
        RINGFOLD_POOL_RING_BETA = 4,    /* f32 [slots,rows,HV] */
        RINGFOLD_POOL_PENDING = 5,      /* i32 [slots] */
        RINGFOLD_POOL_HISTORY_BASE = 6, /* i32 [slots]; none with on_commit, like the next two */
@@ -181,7 +183,8 @@ enum {                                 /* which tensor of a pool; shapes are tho
        RINGFOLD_POOL_CONV_RING = 10,    /* act dtype [slots,max_window,C] */
        RINGFOLD_POOL_CONV_PENDING = 11, /* i32 [slots] */
        RINGFOLD_POOL_GENERATIONS = 12,  /* i32 [slots] of all layers: layer RINGFOLD_ALL_LAYERS only */
-       RINGFOLD_POOL_RING_U = 13        /* f32 [slots,rows,HV,V]; none without ring_u */
+       RINGFOLD_POOL_RING_U = 13,       /* f32 [slots,rows,HV,V]; none without ring_u */
+       RINGFOLD_POOL_RING_A = 14        /* a_dtype [slots,rows,HV,K]; none without ring_a */
 };
 #define RINGFOLD_ALL_LAYERS (-1) /* a leading [layers] */
 
@@ -197,7 +200,7 @@ typedef struct ringfold_mixer { /* parameters of one gated delta-rule layer (rin
   size_t struct_size;
   int32_t kind;             /* RINGFOLD_GDN, .. ; of a call on a pool: the pool's, whatever this says */
   int32_t qk_norm;          /* RINGFOLD_QK_L2NORM, .. ; likewise */
-  const DLTensor* A_log;    /* f32 [HV] */
+  const DLTensor* A_log;    /* f32 [HV]; of a call on a pool that was given mixers: the pool's, like all of the gate */
   const DLTensor* dt_bias;  /* optional; f32 [HV] (GDN) or [HV,K] (KDA) */
   float softplus_beta;      /* 0: 1 */
   float softplus_threshold; /* 0: 20 */
@@ -221,7 +224,12 @@ typedef struct ringfold_ring { /* all but u (ringfold/mixer.h); a leading [layer
   size_t struct_size;
   const DLTensor *k, *v, *g, *beta;
   const DLTensor* u; /* optional: f32 [slots,rows,HV,V], for RINGFOLD_LAZY and RINGFOLD_FAST numerics */
+  const DLTensor* a; /* KDA, in place of g: [slots,rows,HV,K] in the dtype of window.a */
 } ringfold_ring;
+
+/* The gates of all layers of a pool with ring_a, one mixer for each layer, copied (ringfold/pool.h). Before the first
+ * commit, settle or materialise. */
+ringfold_status ringfold_pool_set_mixers(ringfold_pool* pool, const ringfold_mixer* mixers, size_t count);
 
 typedef struct ringfold_history { /* of fold policies other than on_commit (ringfold/mixer.h) */
   size_t struct_size;
@@ -292,6 +300,8 @@ typedef struct ringfold_fold_args {
   int32_t state_rounding;
   const char* impl;
   void* stream;
+  const ringfold_mixer* mixer; /* with ring->a: the gate of that verify; A_log [layers,HV] and dt_bias [layers,HV,K]
+                                * where the state has layers; its qk_norm and scale are not read */
 } ringfold_fold_args;
 ringfold_status ringfold_fold(const ringfold_fold_args* args);
 
@@ -435,6 +445,8 @@ typedef struct ringfold_desc { /* what is asked, without tensors */
   int32_t snapshots;       /* 1: verify writes snapshots */
   int32_t threads;         /* 0: ringfold_num_threads() */
   int32_t ring_u;          /* 1: the ring keeps u */
+  int32_t ring_a;          /* 1: the ring keeps a, in a_dtype, in place of g */
+  int32_t a_dtype;
 } ringfold_desc;
 
 typedef struct ringfold_footprint { /* bytes of one request and step, for one layer */

@@ -10,7 +10,10 @@
 namespace ringfold {
 
 struct FoldArgs {
-  bool qk_l2norm = true;                 ///< as in the verify that wrote the ring
+  bool qk_l2norm = true;  ///< as in the verify that wrote the ring
+  /// With ring.a alone: the gate of the verify that wrote the ring. Its views have a leading [layers] where `state` has
+  /// it: A_log [layers?,HV], dt_bias [layers?,HV,K]. `scale` and `qk_l2norm` of it are not read.
+  Mixer mixer = {};
   TensorView state;                      ///< [slots,HV,V,K] or [layers,slots,HV,V,K]; read and written
   Ring ring;                             ///< with a leading [layers] where `state` has it; only read
   std::span<const int32_t> layers = {};  ///< which layers, in any order, none twice; empty: all. CUDA: at most 512

@@ -22,17 +22,21 @@ struct Mixer {
 };
 
 /// The ring: raw inputs of the last window of every slot, from which fold replays. Entries are rows, never slots.
+/// The gate is there as `g`, or for KDA as `a`, which takes half the memory where it has 16 bits: exactly one of them.
 /// All strides but the innermost are free, so [slots,rows,HV,V] and [slots,HV,rows,V] memory both work (permute()).
 /// `layers` leads only where the operation takes several layers.
 struct Ring {
   TensorView k;     ///< activation dtype [layers?,slots,rows,H,K]
   TensorView v;     ///< activation dtype [layers?,slots,rows,HV,V]
-  TensorView g;     ///< f32 [layers?,slots,rows,HV] (GDN) or [layers?,slots,rows,HV,K] (KDA): log decay
+  TensorView g;     ///< f32 [layers?,slots,rows,HV] (GDN) or [layers?,slots,rows,HV,K] (KDA): log decay; not with `a`
   TensorView beta;  ///< f32 [layers?,slots,rows,HV]
   /// Optional, f32 [layers?,slots,rows,HV,V], 16-byte aligned, for fold policy `lazy`: what each row added to the state
   /// (beta (v - decayed state . k)), derived data from which cuda.fast reads a history without replaying it. verify
   /// writes it for its window. Where it is there, only `fast` verifies are served, and commit folds what is due.
   TensorView u = {};
+  /// KDA, in place of g: [layers?,slots,rows,HV,K] in the dtype of window.a, bit for bit what came in. Whoever reads it
+  /// computes g as verify did, and needs the mixer for that: the same values as in the verify that wrote the row.
+  TensorView a = {};
 
   bool empty() const { return k.empty(); }
 };

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <memory>
+#include <optional>
 #include <span>
 #include <type_traits>
 
@@ -33,6 +34,9 @@ struct PoolConfig {
   StateRounding state_rounding = StateRounding::per_commit;
   FoldPolicy fold_policy = FoldPolicy::on_commit;
   bool ring_u = false;  ///< lazy only: the ring keeps u (Ring::u), for verify with `fast` numerics
+  /// KDA only: the ring keeps the raw gate input in this dtype, that of window.a, in place of g (Ring::a). Then
+  /// Pool::set_mixers comes before the first fold.
+  std::optional<DType> ring_a = {};
   /// Where the slots live. cuda: in memory of the device that is current when the pool is created, which has to be
   /// current in every later call too.
   Device device = Device::cpu;
@@ -49,7 +53,7 @@ struct Slot {
 /// copy of the generations and the three int32 per slot, which the host keeps.
 struct PoolBytes {
   size_t state = 0;    ///< checkpoints of all layers and slots
-  size_t ring = 0;     ///< k, v, g, beta, u rows
+  size_t ring = 0;     ///< k, v, g or a, beta, u rows; with `a` the gates' parameters, 4 HV (K+1) bytes for each layer
   size_t conv = 0;     ///< conv windows and recorded conv inputs
   size_t cursors = 0;  ///< pending lengths, histories, generations, the list of free slots
   size_t scratch = 0;  ///< one slot's worth and three int32 per slot, for cyclic copies; lists of due rows on a device
@@ -83,6 +87,13 @@ class Pool {
   /// The stream (cudaStream_t) of all calls that move or read slots; null, as at first: the default stream. The caller
   /// orders it with the streams of compute calls on the pool, and with the stream set before. A CPU pool ignores it.
   void set_stream(void* stream);
+
+  /// The gates of all layers, one mixer for each: with PoolConfig::ring_a they are copied into the pool, for commit,
+  /// settle and materialise, which refuse to fold without them, and for bind(). A_log and dt_bias are on the pool's
+  /// device; softplus_beta, softplus_threshold and lower_bound are the same in all. The call waits for the stream. What
+  /// it replaces is lost, so no window or history may wait that other values wrote. Errors: invalid_argument (also
+  /// without ring_a).
+  Status set_mixers(std::span<const Mixer> mixers);
 
   /// Folds the history of these slots into their checkpoints, in all layers: then `state()` holds the logical states. A
   /// pending window goes on waiting. With fold policy on_commit there is nothing to do. No slot twice is asked for.
@@ -147,7 +158,8 @@ class Pool {
   TensorView conv_pending(int64_t layer) const;
   TensorView generations() const;  ///< i32 [slots]
 
-  /// Fills state, ring, pending, history (and what goes with them) of a call on `layer`; the caller adds the window.
+  /// Fills state, ring, pending, history (and what goes with them) of a call on `layer`; the caller adds the window and
+  /// the mixer. Where set_mixers gave its gate (A_log, dt_bias, softplus_.., lower_bound), that is filled in too.
   void bind(int64_t layer, VerifyArgs* args) const;
   void bind(int64_t layer, DecodeArgs* args) const;
   void bind(int64_t layer, ConvArgs* args) const;

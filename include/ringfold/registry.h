@@ -1,6 +1,7 @@
 // What can serve a request, why not, and how it would be run.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -32,8 +33,9 @@ struct Desc {
   bool packed_rows = true;       ///< the rows of V of a state follow each other without gaps
   int64_t history_rows = 0;      ///< rows of a ring that holds a history; 0: fold policy on_commit
   bool ring_u = false;           ///< the ring keeps u beside the raw rows (Ring::u)
-  bool snapshots = false;        ///< verify also writes the state after each token
-  int threads = 0;               ///< CPU threads; 0: num_threads()
+  std::optional<DType> ring_a = {};  ///< KDA: the ring keeps `a` in this dtype in place of g (Ring::a)
+  bool snapshots = false;            ///< verify also writes the state after each token
+  int threads = 0;                   ///< CPU threads; 0: num_threads()
   bool operator==(const Desc&) const = default;
 };
 

@@ -53,10 +53,13 @@ class Ring(NamedTuple):
 
     k: Array  #: dtype of q, k, v; [layers?, slots, rows, H, K]
     v: Array  #: dtype of q, k, v; [layers?, slots, rows, HV, V]
-    g: Array  #: float32 [layers?, slots, rows, HV] (GDN) or [layers?, slots, rows, HV, K] (KDA): the log decay
+    #: float32 [layers?, slots, rows, HV] (GDN) or [layers?, slots, rows, HV, K] (KDA): the log decay; None with ``a``
+    g: Optional[Array]
     beta: Array  #: float32 [layers?, slots, rows, HV]
     #: float32 [layers?, slots, rows, HV, V]: what rows added to the state, for fold policy lazy and fast numerics
     u: Optional[Array] = None
+    #: KDA, in place of g: the raw gate input in its own dtype, [layers?, slots, rows, HV, K]; ``fold`` needs the mixer
+    a: Optional[Array] = None
 
 
 class History(NamedTuple):
@@ -144,7 +147,8 @@ def decode(q: Array, k: Array, v: Array, a: Array, b: Array, slot_ids: Ints, *, 
 def fold(slot_ids: Ints, num_accepted: Ints, *, state: Array, ring: Ring, layers: Optional[Sequence[int]] = None,
          pending: Optional[Array] = None, history: Optional[History] = None, track_slots: Optional[Ints] = None,
          track_steps: Optional[Ints] = None, row_status: Optional[Array] = None, qk_l2norm: bool = True,
-         state_rounding: Rounding = "per_commit", impl: Optional[str] = None, stream: Stream = None) -> None:
+         mixer: Optional[Mixer] = None, state_rounding: Rounding = "per_commit", impl: Optional[str] = None,
+         stream: Stream = None) -> None:
     """Replays accepted ring rows into the checkpoint: the state after ``num_accepted`` tokens, bit for bit.
 
     A row that is refused is refused for all layers, and nothing of it changes.
@@ -160,12 +164,14 @@ def fold(slot_ids: Ints, num_accepted: Ints, *, state: Array, ring: Ring, layers
         track_steps: int32 [B], with track_slots: ring row after which the snapshot is taken, below num_accepted.
         row_status, impl, stream: as in ``verify``.
         qk_l2norm: as in the verify that wrote the ring.
+        mixer: with ``ring.a``: the mixer of that verify; A_log [layers?, HV] and dt_bias [layers?, HV, K] have a
+            leading ``layers`` where state has it. Its scale and qk_l2norm are not read.
     """
     _ringfold.fold({"slot_ids": ints(slot_ids, state), "num_accepted": ints(num_accepted, state), "state": state,
                     "ring": ring, "layers": layers, "pending": pending, "history": history,
                     "track_slots": ints(track_slots, state), "track_steps": ints(track_steps, state),
-                    "row_status": row_status, "qk_l2norm": qk_l2norm, "state_rounding": state_rounding, "impl": impl,
-                    "stream": stream_handle(stream, state)})
+                    "row_status": row_status, "qk_l2norm": qk_l2norm, "mixer": mixer,
+                    "state_rounding": state_rounding, "impl": impl, "stream": stream_handle(stream, state)})
 
 
 def conv_arguments(x, weight, slot_ids, bias, silu, out, cu_seqlens, row_status, impl, stream):

@@ -25,7 +25,7 @@ class PoolBytes(NamedTuple):
     """Exact byte counts of a pool's buffers."""
 
     state: int  #: checkpoints of all layers and slots
-    ring: int  #: k, v, g, beta rows
+    ring: int  #: k, v, g or a, beta, u rows (and with a the gates' parameters)
     conv: int  #: conv windows and recorded conv inputs
     cursors: int  #: pending lengths, histories, generations, the list of free slots
     scratch: int  #: one slot's worth and three int32 per slot, for cyclic copies
@@ -55,6 +55,7 @@ class PoolConfig(NamedTuple):
     state_rounding: str
     fold_policy: str
     ring_u: bool
+    ring_a: Optional[str]
     device: str
 
 
@@ -63,13 +64,16 @@ Slots = Union[Sequence[Optional[Slot]], Ints]
 
 
 def _config(config: dict) -> dict:
-    return {**config, "state_dtype": dtype_name(config["state_dtype"]), "act_dtype": dtype_name(config["act_dtype"])}
+    ring_a = config["ring_a"]
+    return {**config, "state_dtype": dtype_name(config["state_dtype"]), "act_dtype": dtype_name(config["act_dtype"]),
+            "ring_a": None if ring_a is None else dtype_name(ring_a)}
 
 
 def pool_bytes(*, slots: int, H: int, HV: int, K: int, V: int, ring_rows: int, layers: int = 1, kind: str = "gdn",
                state_dtype: Any = "f32", act_dtype: Any = "f32", max_window: int = 0, conv_channels: int = 0,
                conv_width: int = 4, qk_l2norm: bool = True, state_rounding: Rounding = "per_commit",
-               fold_policy: Policy = "on_commit", ring_u: bool = False, device: str = "cpu") -> PoolBytes:
+               fold_policy: Policy = "on_commit", ring_u: bool = False, ring_a: Any = None,
+               device: str = "cpu") -> PoolBytes:
     """The bytes that a ``Pool`` with these arguments allocates; asks no device."""
     return PoolBytes(**_ringfold.pool_bytes(_config(locals())))
 
@@ -90,6 +94,8 @@ class Pool:
         state_rounding: when a 16-bit state is rounded: "per_commit" or "per_token".
         fold_policy: "on_commit", "on_next_verify" or "lazy" (docs/ring.md).
         ring_u: with "lazy": the ring keeps u, which verify with numerics "fast" reads a history by.
+        ring_a: KDA: the ring keeps the raw gate input in this dtype, that of ``a``, in place of g: half the size where
+            it has 16 bits. ``set_mixers`` comes before the first commit, settle or materialise then.
         device: "cpu" or "cuda": the device that is current now, which has to be current in every later call too.
         views: what ``state()``, ``ring()`` and so on return: "numpy" (the CPU's default), "torch" (CUDA's default) or
             "dlpack", an object with ``__dlpack__`` for other libraries. None of them copies, and each keeps the memory
@@ -104,7 +110,8 @@ class Pool:
                  kind: Literal["gdn", "kda"] = "gdn", state_dtype: Any = "f32", act_dtype: Any = "f32",
                  max_window: int = 0, conv_channels: int = 0, conv_width: int = 4, qk_l2norm: bool = True,
                  state_rounding: Rounding = "per_commit", fold_policy: Policy = "on_commit", ring_u: bool = False,
-                 device: Literal["cpu", "cuda"] = "cpu", views: Optional[Literal["numpy", "torch", "dlpack"]] = None):
+                 ring_a: Any = None, device: Literal["cpu", "cuda"] = "cpu",
+                 views: Optional[Literal["numpy", "torch", "dlpack"]] = None):
         if views is None:
             views = "torch" if device == "cuda" else "numpy"
         if views not in ("numpy", "torch", "dlpack") or (views == "numpy" and device == "cuda"):
@@ -145,6 +152,12 @@ class Pool:
     def set_stream(self, stream: Stream) -> None:
         """The stream of calls on a CUDA pool that give none. None: the current stream of torch at each call."""
         self._stream = stream
+
+    def set_mixers(self, mixers: Sequence[Mixer]) -> None:
+        """Copies the gates of all layers, one mixer for each, into a pool with ``ring_a``. From then on ``pool.verify``
+        and ``pool.decode`` take A_log, dt_bias, softplus and lower_bound from there, whatever their mixer says."""
+        self._use_stream()
+        _ringfold.set_mixers(list(mixers), self._native)
 
     def acquire(self, count: Optional[int] = None) -> Union[Slot, list[Slot]]:
         """A free slot, or ``count`` of them, all or none: everything zero, nothing pending.
@@ -201,7 +214,7 @@ class Pool:
         return self._array("state", layer)
 
     def ring(self, layer: Optional[int] = None) -> Ring:
-        """The ring's k, v, g and beta; shapes in ``Ring``."""
+        """The ring's k, v, g, beta, u and a, None where it keeps none; shapes in ``Ring``."""
         return Ring(*(self._array(f"ring.{field}", layer) for field in Ring._fields))
 
     def pending(self, layer: Optional[int] = None) -> Array:

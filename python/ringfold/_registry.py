@@ -65,8 +65,8 @@ class Explanation:
                          f"{'yes' if candidate.serves else 'no':<4}{candidate.reason}")
         lines.append(f"plan        {self.plan_text or 'none: nothing serves this request'}")
         f = self.footprint
-        lines.append(f"held        state {f.state_bytes} B, ring {f.ring_bytes} B (a state per draft: "
-                     f"{f.snapshot_bytes} B)")
+        lines.append(f"held        state {f.state_bytes} B, ring {f.ring_bytes} B of {f.ring_row_bytes} B a row "
+                     f"(a state per draft: {f.snapshot_bytes} B)")
         lines.append(f"moved       per step: on_commit {f.step_on_commit} B, on_next_verify {f.step_on_next_verify} B, "
                      f"lazy {f.step_lazy} B, a state per draft {f.step_snapshot} B")
         return "\n".join(lines)
@@ -75,8 +75,9 @@ class Explanation:
 def explain(*, H: int, HV: int, K: int, V: int, op: str = "verify", kind: str = "gdn", window: int = 4, rows: int = 1,
             layers: int = 1, state_dtype: Any = "f32", act_dtype: Any = "bf16", numerics: str = "exact",
             state_rounding: str = "per_commit", fold_policy: str = "on_commit", history_rows: Optional[int] = None,
-            ring_u: bool = False, channels: int = 0, conv_width: int = 4, snapshots: bool = False, device: str = "cpu",
-            threads: int = 0, impl: Optional[str] = None, accepted_per_step: float = 3.0) -> Explanation:
+            ring_u: bool = False, ring_a: Any = None, channels: int = 0, conv_width: int = 4, snapshots: bool = False,
+            device: str = "cpu", threads: int = 0, impl: Optional[str] = None,
+            accepted_per_step: float = 3.0) -> Explanation:
     """Every implementation with its reason, the plan of the chosen one, and what a request holds and moves.
 
     Pure: the same arguments give the same answer. A request that nothing serves has no plan, and says why in ``error``.
@@ -87,6 +88,7 @@ def explain(*, H: int, HV: int, K: int, V: int, op: str = "verify", kind: str = 
         window, rows, layers: tokens of the longest row, rows of the batch, layers of a fold.
         history_rows: rows of a ring that holds a history. None: twice the window with another policy than on_commit.
         ring_u: the ring keeps u beside the raw rows.
+        ring_a: KDA: dtype of the raw gate input that the ring keeps in place of g.
         channels, conv_width: of the short conv (of a layer: 2*H*K + HV*V channels).
         threads: CPU threads; 0: ``num_threads()``.
         impl: forces an implementation. NotFoundError where no such name is known.
@@ -95,7 +97,8 @@ def explain(*, H: int, HV: int, K: int, V: int, op: str = "verify", kind: str = 
     arguments = dict(locals())
     if history_rows is None:
         arguments["history_rows"] = 0 if fold_policy == "on_commit" else min(2 * window, _ringfold.MAX_WINDOW)
-    arguments.update(state_dtype=dtype_name(state_dtype), act_dtype=dtype_name(act_dtype))
+    arguments.update(state_dtype=dtype_name(state_dtype), act_dtype=dtype_name(act_dtype),
+                     ring_a=None if ring_a is None else dtype_name(ring_a))
     answer = _ringfold.explain(arguments)
     return Explanation(request=answer["request"],
                        candidates=tuple(Candidate(*candidate) for candidate in answer["candidates"]),

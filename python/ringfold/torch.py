@@ -63,8 +63,8 @@ def _buffers(pool: Pool) -> tuple[list[Tensor], list[Tensor]]:
 
 
 def _ring(k: Optional[Tensor], v: Optional[Tensor], g: Optional[Tensor], beta: Optional[Tensor],
-          u: Optional[Tensor]) -> Optional[Ring]:
-    return None if k is None else Ring(k, v, g, beta, u)
+          u: Optional[Tensor], a: Optional[Tensor]) -> Optional[Ring]:
+    return None if k is None else Ring(k, v, g, beta, u, a)
 
 
 def _history(base: Optional[Tensor], live: Optional[Tensor], cuts: Optional[Tensor], policy: str,
@@ -81,7 +81,7 @@ def _layer_out(projections: Sequence[Tensor], z: Tensor, float_out: bool) -> Ten
 
 
 def _flat_ring(ring: Optional[Ring]) -> Sequence[Optional[Tensor]]:
-    return (None,) * 5 if ring is None else ring
+    return (None,) * 6 if ring is None else ring
 
 
 def _flat_history(history: Optional[History]) -> tuple:
@@ -92,19 +92,21 @@ def _flat_history(history: Optional[History]) -> tuple:
 
 @torch.library.custom_op(
     "ringfold::verify",
-    mutates_args=("state", "ring_k", "ring_v", "ring_g", "ring_beta", "ring_u", "pending", "snapshots", "row_status"))
+    mutates_args=("state", "ring_k", "ring_v", "ring_g", "ring_beta", "ring_u", "ring_a", "pending", "snapshots",
+                  "row_status"))
 def _verify(q: Tensor, k: Tensor, v: Tensor, a: Tensor, b: Tensor, slot_ids: Tensor, cu_seqlens: Optional[Tensor],
             max_window: int, A_log: Tensor, dt_bias: Optional[Tensor], kind: str, softplus_beta: float,
             softplus_threshold: float, lower_bound: Optional[float], scale: Optional[float], qk_l2norm: bool,
             state: Tensor, ring_k: Optional[Tensor], ring_v: Optional[Tensor], ring_g: Optional[Tensor],
-            ring_beta: Optional[Tensor], ring_u: Optional[Tensor], pending: Optional[Tensor], base: Optional[Tensor],
-            live: Optional[Tensor], cuts: Optional[Tensor], policy: str, history_window: int,
+            ring_beta: Optional[Tensor], ring_u: Optional[Tensor], ring_a: Optional[Tensor],
+            pending: Optional[Tensor], base: Optional[Tensor], live: Optional[Tensor], cuts: Optional[Tensor],
+            policy: str, history_window: int,
             snapshots: Optional[Tensor], row_status: Optional[Tensor], float_out: bool, numerics: str,
             state_rounding: str, impl: Optional[str]) -> Tensor:
     out = torch.empty(v.shape, dtype=torch.float32 if float_out else v.dtype, device=v.device)
     mixer = Mixer(A_log, dt_bias, kind, softplus_beta, softplus_threshold, lower_bound, scale, qk_l2norm)
     return _ops.verify(q, k, v, a, b, slot_ids, mixer=mixer, state=state,
-                       ring=_ring(ring_k, ring_v, ring_g, ring_beta, ring_u),
+                       ring=_ring(ring_k, ring_v, ring_g, ring_beta, ring_u, ring_a),
                        pending=pending, out=out, snapshots=snapshots, cu_seqlens=cu_seqlens, max_window=max_window,
                        history=_history(base, live, cuts, policy, history_window), row_status=row_status,
                        numerics=numerics, state_rounding=state_rounding, impl=impl)
@@ -112,8 +114,8 @@ def _verify(q: Tensor, k: Tensor, v: Tensor, a: Tensor, b: Tensor, slot_ids: Ten
 
 @_verify.register_fake
 def _(q, k, v, a, b, slot_ids, cu_seqlens, max_window, A_log, dt_bias, kind, softplus_beta, softplus_threshold,
-      lower_bound, scale, qk_l2norm, state, ring_k, ring_v, ring_g, ring_beta, ring_u, pending, base, live, cuts,
-      policy, history_window, snapshots, row_status, float_out, numerics, state_rounding, impl):
+      lower_bound, scale, qk_l2norm, state, ring_k, ring_v, ring_g, ring_beta, ring_u, ring_a, pending, base, live,
+      cuts, policy, history_window, snapshots, row_status, float_out, numerics, state_rounding, impl):
     return torch.empty(v.shape, dtype=torch.float32 if float_out else v.dtype, device=v.device)
 
 
@@ -123,14 +125,15 @@ def _decode(q: Tensor, k: Tensor, v: Tensor, a: Tensor, b: Tensor, slot_ids: Ten
             max_window: int, A_log: Tensor, dt_bias: Optional[Tensor], kind: str, softplus_beta: float,
             softplus_threshold: float, lower_bound: Optional[float], scale: Optional[float], qk_l2norm: bool,
             state: Tensor, ring_k: Optional[Tensor], ring_v: Optional[Tensor], ring_g: Optional[Tensor],
-            ring_beta: Optional[Tensor], ring_u: Optional[Tensor], pending: Optional[Tensor], base: Optional[Tensor],
-            live: Optional[Tensor], cuts: Optional[Tensor], policy: str, history_window: int,
+            ring_beta: Optional[Tensor], ring_u: Optional[Tensor], ring_a: Optional[Tensor],
+            pending: Optional[Tensor], base: Optional[Tensor], live: Optional[Tensor], cuts: Optional[Tensor],
+            policy: str, history_window: int,
             row_status: Optional[Tensor], float_out: bool, numerics: str, state_rounding: str,
             impl: Optional[str]) -> Tensor:
     out = torch.empty(v.shape, dtype=torch.float32 if float_out else v.dtype, device=v.device)
     mixer = Mixer(A_log, dt_bias, kind, softplus_beta, softplus_threshold, lower_bound, scale, qk_l2norm)
     return _ops.decode(q, k, v, a, b, slot_ids, mixer=mixer, state=state,
-                       ring=_ring(ring_k, ring_v, ring_g, ring_beta, ring_u),
+                       ring=_ring(ring_k, ring_v, ring_g, ring_beta, ring_u, ring_a),
                        pending=pending, out=out, cu_seqlens=cu_seqlens, max_window=max_window,
                        history=_history(base, live, cuts, policy, history_window), row_status=row_status,
                        numerics=numerics, state_rounding=state_rounding, impl=impl)
@@ -138,8 +141,8 @@ def _decode(q: Tensor, k: Tensor, v: Tensor, a: Tensor, b: Tensor, slot_ids: Ten
 
 @_decode.register_fake
 def _(q, k, v, a, b, slot_ids, cu_seqlens, max_window, A_log, dt_bias, kind, softplus_beta, softplus_threshold,
-      lower_bound, scale, qk_l2norm, state, ring_k, ring_v, ring_g, ring_beta, ring_u, pending, base, live, cuts,
-      policy, history_window, row_status, float_out, numerics, state_rounding, impl):
+      lower_bound, scale, qk_l2norm, state, ring_k, ring_v, ring_g, ring_beta, ring_u, ring_a, pending, base, live,
+      cuts, policy, history_window, row_status, float_out, numerics, state_rounding, impl):
     return torch.empty(v.shape, dtype=torch.float32 if float_out else v.dtype, device=v.device)
 
 
@@ -210,20 +213,24 @@ def _(projections, a, b, slot_ids, cu_seqlens, max_window, A_log, dt_bias, kind,
 
 
 @torch.library.custom_op("ringfold::fold", mutates_args=("state", "pending", "base", "live", "cuts", "row_status"))
-def _fold(slot_ids: Tensor, num_accepted: Tensor, state: Tensor, ring_k: Tensor, ring_v: Tensor, ring_g: Tensor,
-          ring_beta: Tensor, ring_u: Optional[Tensor], layers: Optional[Sequence[int]], pending: Optional[Tensor],
-          base: Optional[Tensor], live: Optional[Tensor], cuts: Optional[Tensor], policy: str, history_window: int,
-          track_slots: Optional[Tensor], track_steps: Optional[Tensor], row_status: Optional[Tensor], qk_l2norm: bool,
-          state_rounding: str, impl: Optional[str]) -> None:
-    _ops.fold(slot_ids, num_accepted, state=state, ring=Ring(ring_k, ring_v, ring_g, ring_beta, ring_u), layers=layers,
-              pending=pending, history=_history(base, live, cuts, policy, history_window), track_slots=track_slots,
-              track_steps=track_steps, row_status=row_status, qk_l2norm=qk_l2norm, state_rounding=state_rounding,
-              impl=impl)
+def _fold(slot_ids: Tensor, num_accepted: Tensor, state: Tensor, ring_k: Tensor, ring_v: Tensor,
+          ring_g: Optional[Tensor], ring_beta: Tensor, ring_u: Optional[Tensor], ring_a: Optional[Tensor],
+          layers: Optional[Sequence[int]], pending: Optional[Tensor], base: Optional[Tensor], live: Optional[Tensor],
+          cuts: Optional[Tensor], policy: str, history_window: int, track_slots: Optional[Tensor],
+          track_steps: Optional[Tensor], row_status: Optional[Tensor], qk_l2norm: bool, A_log: Optional[Tensor],
+          dt_bias: Optional[Tensor], kind: str, softplus_beta: float, softplus_threshold: float,
+          lower_bound: Optional[float], state_rounding: str, impl: Optional[str]) -> None:
+    mixer = None if A_log is None else Mixer(A_log, dt_bias, kind, softplus_beta, softplus_threshold, lower_bound)
+    _ops.fold(slot_ids, num_accepted, state=state, ring=Ring(ring_k, ring_v, ring_g, ring_beta, ring_u, ring_a),
+              layers=layers, pending=pending, history=_history(base, live, cuts, policy, history_window),
+              track_slots=track_slots, track_steps=track_steps, row_status=row_status, qk_l2norm=qk_l2norm,
+              mixer=mixer, state_rounding=state_rounding, impl=impl)
 
 
 @_fold.register_fake
-def _(slot_ids, num_accepted, state, ring_k, ring_v, ring_g, ring_beta, ring_u, layers, pending, base, live, cuts,
-      policy, history_window, track_slots, track_steps, row_status, qk_l2norm, state_rounding, impl):
+def _(slot_ids, num_accepted, state, ring_k, ring_v, ring_g, ring_beta, ring_u, ring_a, layers, pending, base, live,
+      cuts, policy, history_window, track_slots, track_steps, row_status, qk_l2norm, A_log, dt_bias, kind,
+      softplus_beta, softplus_threshold, lower_bound, state_rounding, impl):
     return None
 
 
@@ -313,10 +320,12 @@ def decode_layer(qkv: Union[Tensor, Sequence[Tensor]], a: Tensor, b: Tensor, slo
 def fold(slot_ids: Tensor, num_accepted: Tensor, *, state: Tensor, ring: Ring, layers: Optional[Sequence[int]] = None,
          pending: Optional[Tensor] = None, history: Optional[History] = None, track_slots: Optional[Tensor] = None,
          track_steps: Optional[Tensor] = None, row_status: Optional[Tensor] = None, qk_l2norm: bool = True,
-         state_rounding: str = "per_commit", impl: Optional[str] = None) -> None:
+         mixer: Optional[Mixer] = None, state_rounding: str = "per_commit", impl: Optional[str] = None) -> None:
     """``ringfold.fold`` as an operator."""
+    gate = (None, None, "gdn", 1.0, 20.0, None) if mixer is None else (
+        mixer.A_log, mixer.dt_bias, mixer.kind, mixer.softplus_beta, mixer.softplus_threshold, mixer.lower_bound)
     torch.ops.ringfold.fold(slot_ids, num_accepted, state, *_flat_ring(ring), layers, pending, *_flat_history(history),
-                            track_slots, track_steps, row_status, qk_l2norm, state_rounding, impl)
+                            track_slots, track_steps, row_status, qk_l2norm, *gate, state_rounding, impl)
 
 
 def commit(pool: PoolTensors, num_accepted: Tensor, slot_ids: Tensor, *, generations: Optional[Tensor] = None,

@@ -68,7 +68,8 @@ Ring ring_of(Arguments& in, Access access) {
           .v = in.array("ring", "v", access),
           .g = in.array("ring", "g", access),
           .beta = in.array("ring", "beta", access),
-          .u = in.array("ring", "u", access)};
+          .u = in.array("ring", "u", access),
+          .a = in.array("ring", "a", access)};
 }
 
 History history_of(Arguments& in, Access access) {
@@ -123,6 +124,7 @@ void call_verify(nb::dict values, const PoolObject* pool, int64_t layer) {
   VerifyArgs args;
   const bool bound = bind(pool, layer, &args);
   fill_window(in, bound, &args);
+  bind(pool, layer, &args);  // once more: the gate of a pool that has it goes before what is given
   if (!bound) {
     args.ring = ring_of(in, Access::write);
     args.history = history_of(in, Access::read);
@@ -138,6 +140,7 @@ void call_decode(nb::dict values, const PoolObject* pool, int64_t layer) {
   DecodeArgs args;
   const bool bound = bind(pool, layer, &args);
   fill_window(in, bound, &args);
+  bind(pool, layer, &args);
   if (!bound) {
     args.ring = ring_of(in, Access::read);
     args.history = history_of(in, Access::write);
@@ -166,11 +169,28 @@ void call_fold(nb::dict values) {
   args.pending = in.array("pending", Access::write);
   args.history = history_of(in, Access::write);
   in.flag("qk_l2norm", &args.qk_l2norm);
+  if (in.has("mixer")) args.mixer = mixer_of(in, {});
   in.name("state_rounding", kRoundingNames, &args.state_rounding);
   const std::vector<int32_t> layers = in.integers("layers");
   if (in.has("layers") && layers.empty()) refuse("layers", "at least one layer, or None for all", "none");
   args.layers = layers;
   run(fold, args);
+}
+
+void call_set_mixers(const nb::list& each, PoolObject& pool) {
+  std::vector<Arguments> held;  // with the arrays
+  std::vector<Mixer> mixers;
+  for (const nb::handle one : each) {
+    nb::dict values;
+    values["mixer"] = one;
+    mixers.push_back(mixer_of(held.emplace_back(values), {}));
+  }
+  Status status;
+  {
+    const nb::gil_scoped_release release;
+    status = pool.pool->set_mixers(mixers);
+  }
+  require(status);
 }
 
 void call_commit(nb::dict values, PoolObject& pool) {
@@ -299,6 +319,7 @@ void bind_calls(nb::module_& m) {
   m.def("verify", &call_verify, "arguments"_a, "pool"_a.none() = nb::none(), "layer"_a = 0);
   m.def("decode", &call_decode, "arguments"_a, "pool"_a.none() = nb::none(), "layer"_a = 0);
   m.def("fold", &call_fold, "arguments"_a);
+  m.def("set_mixers", &call_set_mixers, "mixers"_a, "pool"_a);
   m.def("commit", &call_commit, "arguments"_a, "pool"_a);
   m.def("conv_verify", &call_conv_verify, "arguments"_a, "pool"_a.none() = nb::none(), "layer"_a = 0);
   m.def("conv_decode", &call_conv_decode, "arguments"_a, "pool"_a.none() = nb::none(), "layer"_a = 0);

@@ -37,6 +37,7 @@ PoolConfig config_of(const nb::dict& values) {
   in.name("state_rounding", kRoundingNames, &c.state_rounding);
   in.name("fold_policy", kPolicyNames, &c.fold_policy);
   in.flag("ring_u", &c.ring_u);
+  if (in.has("ring_a")) in.name("ring_a", kFloatNames, &c.ring_a.emplace());
   in.name("device", kDeviceNames, &c.device);
   return c;
 }
@@ -60,6 +61,7 @@ nb::dict config_as_dict(const PoolConfig& c) {
   d["state_rounding"] = to_string(c.state_rounding);
   d["fold_policy"] = to_string(c.fold_policy);
   d["ring_u"] = c.ring_u;
+  d["ring_a"] = c.ring_a ? nb::object(nb::str(to_string(*c.ring_a))) : nb::none();
   d["device"] = to_string(c.device);
   return d;
 }
@@ -88,6 +90,7 @@ TensorView view_named(const PoolObject& object, const std::string& name, int64_t
   if (name == "ring.g") return one(pool.ring().g);
   if (name == "ring.beta") return one(pool.ring().beta);
   if (name == "ring.u") return one(pool.ring().u);
+  if (name == "ring.a") return one(pool.ring().a);
   if (name == "pending") return one(pool.pending());
   if (name == "history.base") return one(pool.history().base);
   if (name == "history.live") return one(pool.history().live);

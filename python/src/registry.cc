@@ -42,6 +42,7 @@ Desc desc_of(const Arguments& in) {
   in.flag("packed_rows", &d.packed_rows);
   in.flag("snapshots", &d.snapshots);
   in.flag("ring_u", &d.ring_u);
+  if (in.has("ring_a")) in.name("ring_a", kFloatNames, &d.ring_a.emplace());
   int64_t threads = 0;
   in.integer("threads", &threads);
   d.threads = static_cast<int>(threads);

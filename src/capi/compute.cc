@@ -1,6 +1,8 @@
 // The compute calls: each fills the arguments of its C++ call.
 #include <fmt/format.h>
 
+#include <vector>
+
 #include "capi/arguments.h"
 #include "capi/error.h"
 #include "capi/handles.h"
@@ -41,7 +43,8 @@ Ring read(Arguments& in, const ringfold_ring* given) {
                      .v = in.tensor("ring.v", r.v),
                      .g = in.tensor("ring.g", r.g),
                      .beta = in.tensor("ring.beta", r.beta),
-                     .u = in.tensor("ring.u", r.u)};
+                     .u = in.tensor("ring.u", r.u),
+                     .a = in.tensor("ring.a", r.a)};
   if (given != nullptr && ring.empty()) in.fail(invalid("ring.k", "a tensor", "NULL"));
   return ring;
 }
@@ -203,7 +206,26 @@ ringfold_status ringfold_fold(const ringfold_fold_args* pointer) {
     args.pending = in.tensor("pending", given.pending);
     args.history = read(in, given.history);
     args.state_rounding = in.choice("state_rounding", given.state_rounding, StateRounding::per_token);
+    if (given.mixer != nullptr) args.mixer = read(in, given.mixer);
     return in.ok() ? fold(args) : in.status();
+  });
+}
+
+ringfold_status ringfold_pool_set_mixers(ringfold_pool* pool, const ringfold_mixer* mixers, size_t count) {
+  return guarded([&]() -> Status {
+    if (pool == nullptr) return invalid("pool", "a handle", "NULL");
+    Arguments in;
+    in.expect_device_id(pool->device_id);
+    std::vector<Mixer> all;
+    // Structs of the caller's version lie one behind the other.
+    const auto* bytes = reinterpret_cast<const unsigned char*>(mixers);
+    if (mixers == nullptr && count > 0) in.fail(invalid("mixers", std::to_string(count) + " structs", "NULL"));
+    for (size_t i = 0; i < count && in.ok(); ++i) {
+      const auto* one = reinterpret_cast<const ringfold_mixer*>(bytes);
+      all.push_back(read(in, one));
+      if (in.ok()) bytes += one->struct_size;
+    }
+    return in.ok() ? pool->pool->set_mixers(all) : in.status();
   });
 }
 

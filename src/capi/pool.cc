@@ -49,6 +49,12 @@ PoolConfig read(Arguments& in, const ringfold_pool_config* pointer) {
   in.in_range("device_id", c.device_id, config.device == Device::cuda ? INT32_MAX : 0);
   config.ring_u = in.flag("ring_u", c.ring_u);
   in.in_range("reserved", c.reserved, 0);
+  const DType a_dtype = in.choice("a_dtype", c.a_dtype, DType::i32);
+  if (in.flag("ring_a", c.ring_a)) {
+    config.ring_a = a_dtype;
+  } else if (c.a_dtype != 0) {
+    in.fail(invalid("a_dtype", "0 without ring_a", fmt::format("{}", c.a_dtype)));
+  }
   return config;
 }
 
@@ -71,6 +77,8 @@ ringfold_pool_config to_c(const ringfold_pool& pool) {
   config.device = static_cast<int32_t>(c.device);
   config.device_id = c.device == Device::cuda ? pool.device_id : 0;
   config.ring_u = c.ring_u ? 1 : 0;
+  config.ring_a = c.ring_a ? 1 : 0;
+  config.a_dtype = c.ring_a ? static_cast<int32_t>(*c.ring_a) : 0;
   return config;
 }
 
@@ -112,7 +120,8 @@ std::array<TensorView, kPoolTensors> views(const Pool& pool) {
           pool.conv_ring(),
           pool.conv_pending(),
           pool.generations(),
-          ring.u};
+          ring.u,
+          ring.a};
 }
 
 void make_tensors(ringfold_pool* pool) {

@@ -52,6 +52,8 @@ Desc read(Arguments& in, const ringfold_desc* pointer) {
   const ringfold_desc d = in.required("desc", pointer);
   check_sizes(in, d);
   in.in_range("threads", d.threads, kMostThreads);
+  const DType a_dtype = in.choice("a_dtype", d.a_dtype, DType::f16);
+  const bool ring_a = in.flag("ring_a", d.ring_a);
   const auto or_else = [](int64_t value, int64_t if_zero) { return value != 0 ? value : if_zero; };
   return {.op = in.choice("op", d.op, Op::decode_layer),
           .device = in.choice("device", d.device, Device::cuda),
@@ -76,6 +78,7 @@ Desc read(Arguments& in, const ringfold_desc* pointer) {
           .packed_rows = !in.flag("spaced_rows", d.spaced_rows),
           .history_rows = d.history_rows,
           .ring_u = in.flag("ring_u", d.ring_u),
+          .ring_a = ring_a ? std::optional(a_dtype) : std::nullopt,
           .snapshots = in.flag("snapshots", d.snapshots),
           .threads = d.threads};
 }

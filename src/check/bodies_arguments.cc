@@ -149,12 +149,19 @@ void refused_arguments(Judge& judge, const Config& config, std::string_view impl
   const Store store = world.make_store();
   Batch batch = world.batch(0);
   const Ring ring = store.ring();
-  const std::vector<TensorView> memory{store.state(), ring.k,          ring.v,    ring.g,
+  const std::vector<TensorView> memory{store.state(), ring.k,          ring.v,    gate_of(ring),
                                        ring.beta,     store.pending(), batch.out, batch.row_status};
   constexpr Code kInvalid = Code::invalid_argument;
 
   auto verify_cases = window_cases<VerifyArgs>();
-  verify_cases.push_back({"a ring without g", kInvalid, "ring", [](VerifyArgs& a) { a.ring.g = {}; }});
+  verify_cases.push_back({"a ring without a gate", kInvalid, "ring", [](VerifyArgs& a) { a.ring.g = a.ring.a = {}; }});
+  verify_cases.push_back(
+      {"a ring with g and a", kInvalid, "ring", [](VerifyArgs& a) { a.ring.g = a.ring.a = gate_of(a.ring); }});
+  verify_cases.push_back({"a ring with a of another dtype than window.a", kInvalid, "ring", [](VerifyArgs& a) {
+                            a.ring.a = gate_of(a.ring);
+                            a.ring.a.dtype = a.window.a.dtype == DType::bf16 ? DType::f16 : DType::bf16;
+                            a.ring.g = {};
+                          }});
   verify_cases.push_back({"a ring of other slots", kInvalid, "ring", [](VerifyArgs& a) { --a.ring.beta.shape[0]; }});
   verify_cases.push_back({"a ring of integers", kInvalid, "ring", [](VerifyArgs& a) { a.ring.k.dtype = DType::i32; }});
   verify_cases.push_back({"snapshots of another shape", kInvalid, "snapshots",
@@ -168,7 +175,7 @@ void refused_arguments(Judge& judge, const Config& config, std::string_view impl
 
   const RowBuffers ids(world.slots), counts(std::vector<int32_t>(world.slots.size(), 0));
   const std::vector<int32_t> twice{0, 0}, past{static_cast<int32_t>(config.layers)}, negative{-1};
-  const std::vector<BadCall<FoldArgs>> fold_cases{
+  std::vector<BadCall<FoldArgs>> fold_cases{
       {"an unknown implementation", Code::not_found, "no-such", [](FoldArgs& a) { a.impl = "no-such"; }},
       {"no state", kInvalid, "state", [](FoldArgs& a) { a.state = {}; }},
       {"a ring of other slots", kInvalid, "ring", [](FoldArgs& a) { --a.ring.v.shape[1]; }},
@@ -180,6 +187,16 @@ void refused_arguments(Judge& judge, const Config& config, std::string_view impl
       {"track_slots without track_steps", kInvalid, "track_steps", [](FoldArgs& a) { a.track_slots = a.slot_ids; }},
       {"pending of another length", kInvalid, "pending", [](FoldArgs& a) { --a.pending.shape[1]; }},
   };
+  if (config.ring_a) {
+    const auto add = [&](const char* name, const char* argument, void (*spoil)(FoldArgs&)) {
+      fold_cases.push_back({name, kInvalid, argument, spoil});
+    };
+    add("no gate, with ring.a", "mixer.A_log", [](FoldArgs& a) { a.mixer.A_log = {}; });
+    add("a mixer of GDN, with ring.a", "mixer.kind", [](FoldArgs& a) { a.mixer.kind = MixerKind::gdn; });
+    add("A_log of other layers", "mixer.A_log", [](FoldArgs& a) { ++a.mixer.A_log.shape[0]; });
+    add("dt_bias of one layer", "mixer.dt_bias", [](FoldArgs& a) { a.mixer.dt_bias = a.mixer.dt_bias.at(0); });
+    add("lower_bound above 0", "mixer.lower_bound", [](FoldArgs& a) { a.mixer.lower_bound = 1.0f; });
+  }
   run<FoldArgs>(
       judge, "fold", fold_cases, [&] { return world.fold_args(store, ids, counts); },
       [](const FoldArgs& a) { return mirrored::fold(a); }, memory);

@@ -45,7 +45,7 @@ void add_recurrence(Judge& judge, const Config& config, std::string_view impl, b
   }
   results.add("ring k", store.ring().k);
   results.add("ring v", store.ring().v);
-  results.add("ring g", store.ring().g);
+  results.add("ring gate", gate_of(store.ring()));
   results.add("ring beta", store.ring().beta);
   world.fold(judge, store, world.slots, counts);
   results.add("states after fold", store.state());

@@ -236,7 +236,7 @@ void others_untouched(Judge& judge, const Config& config, std::string_view impl)
       const Ring from = saved.ring_row(mine, world.slots[r], t), to = store.ring_row(mine, world.slots[r], t);
       copy(from.k, to.k);
       copy(from.v, to.v);
-      copy(from.g, to.g);
+      copy(gate_of(from), gate_of(to));
       copy(from.beta, to.beta);
     }
     counts.push_back(static_cast<int32_t>(world.lengths[r]));

@@ -220,7 +220,7 @@ class StoreScene {
     std::vector<Named> all{{"states", store_.state()},
                            {"ring k", ring.k},
                            {"ring v", ring.v},
-                           {"ring g", ring.g},
+                           {"ring gate", gate_of(ring)},
                            {"ring beta", ring.beta},
                            {"pending", store_.pending()},
                            {"status of fold", status_.view},

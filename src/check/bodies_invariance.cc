@@ -115,7 +115,7 @@ std::vector<RowResult> step(Judge& judge, const World& world, Layout layout, con
       return aged;
     };
     results[order[i]] = {copy_of(batch.out_row(i)), rows_of(ring.k),    rows_of(ring.v),
-                         rows_of(ring.g),           rows_of(ring.beta), copy_of(store.state(0, slots[i]))};
+                         rows_of(gate_of(ring)),    rows_of(ring.beta), copy_of(store.state(0, slots[i]))};
   }
   return results;
 }

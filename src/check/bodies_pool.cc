@@ -32,7 +32,9 @@ class PoolWorld {
     pc.qk_l2norm = config.qk_l2norm;
     pc.state_rounding = config.rounding;
     pc.device = device_of(impl);
+    if (config.ring_a) pc.ring_a = config.gates;
     judge.ok(Pool::create(pc, &pool), "Pool::create");
+    if (config.ring_a) give_mixers(judge);
     handles.resize(static_cast<size_t>(world.num_slots));
     for (int64_t i = 0; i < world.num_slots; ++i) {
       Slot slot;
@@ -45,6 +47,17 @@ class PoolWorld {
     fill_normal(pool->conv_state(), mix({static_cast<int64_t>(config.seed), 51}));
     weight = Buffer(DType::f32, {kChannels, pc.conv_width});
     fill_normal(weight.view(), mix({static_cast<int64_t>(config.seed), 52}), 0.5f);
+  }
+
+  /// Not before a commit without them was refused.
+  void give_mixers(Judge& judge) {
+    const RowBuffers none({-1});
+    CommitArgs args;
+    args.slot_ids = args.num_accepted = none.view;
+    judge.refused(mirrored::commit(*pool, args), Code::invalid_argument, "commit before set_mixers");
+    std::vector<Mixer> mixers;
+    for (const Params& layer : world.params) mixers.push_back(layer.mixer());
+    judge.ok(mirrored::set_mixers(*pool, mixers), "set_mixers");
   }
 
   /// verify of these rows (indices into world.slots) on every layer; conv_verify too, except on layer `no_conv`.
@@ -138,7 +151,7 @@ void zero_slot(Judge& judge, const Pool& pool, int32_t id, const std::string& wh
     const Ring ring = pool.ring(l);
     judge.zeros(pool.state(l).at(id), "state " + when);
     judge.zeros(pool.conv_state(l).at(id), "conv window " + when);
-    for (const TensorView& view : {ring.k, ring.v, ring.g, ring.beta, pool.conv_ring(l)}) {
+    for (const TensorView& view : {ring.k, ring.v, gate_of(ring), ring.beta, pool.conv_ring(l)}) {
       judge.zeros(view.at(id), "ring " + when);
     }
     judge.that(ints(pool.pending(l))[id] == kNoWindow, "pending " + when);

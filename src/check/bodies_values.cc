@@ -96,7 +96,8 @@ void unused_memory(Judge& judge, const World& world) {
       const Ring ring = zeroed.ring(l);
       for (int64_t i = at.live; i < zeroed.ring_rows(); ++i) {
         const int64_t row = (at.base + i) % zeroed.ring_rows();
-        for (const TensorView& view : {ring.k, ring.v, ring.g, ring.beta}) fill_zero(slice(view.at(slot), row, 1));
+        for (const TensorView& view : {ring.k, ring.v, gate_of(ring), ring.beta})
+          fill_zero(slice(view.at(slot), row, 1));
       }
     }
   }

@@ -20,9 +20,10 @@ void gates_are_right(Judge& judge, const World& world, const Ring& recorded, con
                      int64_t t, const std::string& where) {
   const oracle::Layer gates = world.params[layer].oracle_layer();
   const oracle::Token token = sequence.token(t);
-  const std::vector<float> g = floats(recorded.g), beta = floats(recorded.beta);
+  const std::vector<float> g = floats(gate_of(recorded)), beta = floats(recorded.beta);
   const int64_t channels = world.config.gate == Gate::gdn ? 1 : world.config.K;
-  for (int64_t i = 0; i < world.config.HV * channels; ++i) {
+  if (world.config.ring_a) judge.untouched(recorded.a, pack(sequence.a.view().at(t)), "ring a of " + where);
+  for (int64_t i = 0; !world.config.ring_a && i < world.config.HV * channels; ++i) {
     double argument = 0;
     const double want = oracle::log_decay(gates, i / channels, i % channels, token.a[i], &argument);
     judge.that(g[i] <= 0 && std::abs(g[i] - want) <= gate_tolerance(argument) * std::abs(want) + kTinyGate,
@@ -141,11 +142,17 @@ void ring_holds_inputs(Judge& judge, const Config& config, std::string_view impl
   Store altered = world.make_store();
   altered.copy_from(store);
   fill_zero(altered.ring().beta);
+  Store other_gate = world.make_store();
+  other_gate.copy_from(store);
+  fill(gate_of(other_gate.ring()), [] { return -0.25f; });
   const int32_t slot = world.slots[0];
-  world.fold(judge, altered, {slot}, {static_cast<int32_t>(world.lengths[0])});
-  world.fold(judge, store, {slot}, {static_cast<int32_t>(world.lengths[0])});
+  for (const Store* each : std::initializer_list<const Store*>{&altered, &other_gate, &store}) {
+    world.fold(judge, *each, {slot}, {static_cast<int32_t>(world.lengths[0])});
+  }
   judge.that(!difference(altered.state(0, slot), store.state(0, slot)).empty(),
              "fold does not read beta from the ring");
+  judge.that(!difference(other_gate.state(0, slot), store.state(0, slot)).empty(),
+             "fold does not read the gate from the ring");
 }
 
 void second_window_replaces(Judge& judge, const Config& config, std::string_view impl) {
@@ -214,7 +221,7 @@ void same_records(Judge& judge, const Store& fast, const Store& exact) {
   judge.that(got == want, "pending windows of fast numerics differ from those of exact");
   judge.same(fast.ring().k, exact.ring().k, "ring k of fast numerics");
   judge.same(fast.ring().v, exact.ring().v, "ring v of fast numerics");
-  judge.same(fast.ring().g, exact.ring().g, "ring g of fast numerics");
+  judge.same(gate_of(fast.ring()), gate_of(exact.ring()), "ring gate of fast numerics");
   judge.same(fast.ring().beta, exact.ring().beta, "ring beta of fast numerics");
 }
 

@@ -65,6 +65,18 @@ Config policy_point(int64_t i) {
   return c;
 }
 
+/// Point i of the sequence for rings that keep KDA's raw gate: every dtype of it under every fold policy within 9.
+Config raw_gate_point(int64_t i) {
+  Config c = policy_point(i);
+  constexpr FoldPolicy kPolicies[] = {FoldPolicy::on_commit, FoldPolicy::lazy, FoldPolicy::on_next_verify};
+  c.ring_a = true;
+  c.gate = kGates[1 + i % 2];
+  c.gates = kFloats[(1 + i + i / 3) % 3];
+  c.policy = kPolicies[i % 3];
+  c.seed = static_cast<uint64_t>(4000 + i);
+  return c;
+}
+
 struct Plan {
   std::string_view line;
   int64_t quick, full;  ///< points
@@ -109,7 +121,7 @@ std::string Config::name() const {
          ringfold::to_string(state) + "_" + to_string(layout) + "_" + ringfold::to_string(rounding) +
          (qk_l2norm ? "" : "_rawqk") + "_s" + n(static_cast<int64_t>(seed)) +
          (policy == FoldPolicy::on_commit ? std::string() : std::string("_") + ringfold::to_string(policy)) +
-         (ring_u ? "_u" : "");
+         (ring_u ? "_u" : "") + (ring_a ? "_a" : "");
 }
 
 Desc describe(const Config& c, Op op, Device device) {
@@ -133,7 +145,8 @@ Desc describe(const Config& c, Op op, Device device) {
                           : 0,
           // The largest that the bodies make.
           .history_rows = c.policy == FoldPolicy::on_commit ? 0 : std::min<int64_t>(3 * c.window + 2, kMaxWindow),
-          .ring_u = op == Op::verify && c.ring_u};
+          .ring_u = op == Op::verify && c.ring_u,
+          .ring_a = c.ring_a ? std::optional(c.gates) : std::nullopt};
 }
 
 std::vector<Config> configs(std::string_view line, Level level, Device device) {
@@ -141,13 +154,17 @@ std::vector<Config> configs(std::string_view line, Level level, Device device) {
     if (plan.line != line) continue;
     std::vector<Config> grid;
     const int64_t count = level == Level::quick ? plan.quick : plan.full;
-    const int64_t with_policies = asks_policies(line) ? count + std::max<int64_t>(3, count / 3) : count;
-    for (int64_t i = 0; i < with_policies; ++i) {
-      grid.push_back(i < count ? point(i) : policy_point(i - count));
+    const int64_t more = asks_policies(line) ? std::max<int64_t>(3, count / 3) : 0;
+    const int64_t with_policies = count + more, all = with_policies + more;
+    for (int64_t i = 0; i < all; ++i) {
+      grid.push_back(i < count           ? point(i)
+                     : i < with_policies ? policy_point(i - count)
+                                         : raw_gate_point(i - with_policies));
       Config& c = grid.back();
       if (line == "C8" && c.state != DType::f32) c.rounding = StateRounding::per_token;    // what the line is about
       if (line == "C10" && c.state != DType::f32) c.rounding = StateRounding::per_commit;  // fp64 does not round
-      if (line == "C10" && c.policy != FoldPolicy::on_commit) {  // a history that is read by its u
+      if (line == "C10" && c.ring_a) c.policy = FoldPolicy::on_commit;  // nothing fast reads a history of KDA
+      if (line == "C10" && c.policy != FoldPolicy::on_commit) {         // a history that is read by its u
         c.policy = FoldPolicy::lazy, c.ring_u = true, c.gate = Gate::gdn, c.layers = 1;
       }
       if (line == "C5" || line == "C18") c.layers = std::max<int64_t>(c.layers, 2);
@@ -155,7 +172,7 @@ std::vector<Config> configs(std::string_view line, Level level, Device device) {
       if (line == "C19") c.layers = 1, c.rows = 3, c.window = 2, c.K = 16, c.V = 8, c.layout = Layout::dense;
     }
     if (device == Device::cpu) return grid;
-    for (int64_t i = 0; i < with_policies; ++i) grid.push_back(tuned(grid[static_cast<size_t>(i)], i));
+    for (int64_t i = 0; i < all; ++i) grid.push_back(tuned(grid[static_cast<size_t>(i)], i));
     return grid;
   }
   return {};

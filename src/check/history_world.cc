@@ -61,7 +61,7 @@ bool Store::accept(int64_t layer, int64_t slot, int32_t n) const {
 std::vector<std::pair<const char*, TensorView>> Store::memory() const {
   const Ring r = ring();
   std::vector<std::pair<const char*, TensorView>> all = {{" state", state()},    {" ring k", r.k},
-                                                         {" ring v", r.v},       {" ring g", r.g},
+                                                         {" ring v", r.v},       {" ring gate", gate_of(r)},
                                                          {" ring beta", r.beta}, {" pending", pending()}};
   if (config_.policy != FoldPolicy::on_commit) {
     all.insert(all.end(), {{" base", base_.view()}, {" live", live_.view()}, {" cuts", cuts_.view()}});
@@ -88,6 +88,9 @@ bool World::is_due(const Store& store, int64_t layer, size_t r) const {
 }
 
 void World::take_layer(const Store& store, int64_t layer, FoldArgs* args) {
+  for (TensorView* view : {&args->mixer.A_log, &args->mixer.dt_bias}) {
+    if (!view->empty()) *view = view->at(layer);
+  }
   args->state = store.state(layer);
   args->ring = store.ring(layer);
   args->pending = store.pending(layer);
@@ -158,7 +161,7 @@ void World::add_histories(Store* store) const {
           const int64_t to = (c.base + first + t) % R;
           copy(from.k, all.k.at(slots[r]).at(to));
           copy(from.v, all.v.at(slots[r]).at(to));
-          copy(from.g, all.g.at(slots[r]).at(to));
+          copy(gate_of(from), gate_of(all).at(slots[r]).at(to));
           copy(from.beta, all.beta.at(slots[r]).at(to));
         }
         judge.ok(mirrored::decode(decode), "decode of a history");

@@ -101,23 +101,31 @@ Status through_copies(const Args& args, Call call) {
 }  // namespace
 
 std::vector<TensorView*> tensors_of(VerifyArgs& a) {
-  return present({&a.mixer.A_log,  &a.mixer.dt_bias,   &a.window.q,          &a.window.k,  &a.window.v,  &a.window.a,
-                  &a.window.b,     &a.window.slot_ids, &a.window.cu_seqlens, &a.state,     &a.out,       &a.ring.k,
-                  &a.ring.v,       &a.ring.g,          &a.ring.beta,         &a.ring.u,    &a.snapshots, &a.pending,
-                  &a.history.base, &a.history.live,    &a.history.cuts,      &a.row_status});
+  return present({&a.mixer.A_log, &a.mixer.dt_bias,   &a.window.q,          &a.window.k,     &a.window.v,  &a.window.a,
+                  &a.window.b,    &a.window.slot_ids, &a.window.cu_seqlens, &a.state,        &a.out,       &a.ring.k,
+                  &a.ring.v,      &a.ring.g,          &a.ring.beta,         &a.ring.u,       &a.ring.a,    &a.snapshots,
+                  &a.pending,     &a.history.base,    &a.history.live,      &a.history.cuts, &a.row_status});
 }
 
 std::vector<TensorView*> tensors_of(DecodeArgs& a) {
-  return present({&a.mixer.A_log,  &a.mixer.dt_bias,   &a.window.q,          &a.window.k, &a.window.v, &a.window.a,
-                  &a.window.b,     &a.window.slot_ids, &a.window.cu_seqlens, &a.state,    &a.out,      &a.ring.k,
-                  &a.ring.v,       &a.ring.g,          &a.ring.beta,         &a.ring.u,   &a.pending,  &a.history.base,
-                  &a.history.live, &a.history.cuts,    &a.row_status});
+  return present({&a.mixer.A_log,  &a.mixer.dt_bias,   &a.window.q,          &a.window.k,  &a.window.v, &a.window.a,
+                  &a.window.b,     &a.window.slot_ids, &a.window.cu_seqlens, &a.state,     &a.out,      &a.ring.k,
+                  &a.ring.v,       &a.ring.g,          &a.ring.beta,         &a.ring.u,    &a.ring.a,   &a.pending,
+                  &a.history.base, &a.history.live,    &a.history.cuts,      &a.row_status});
 }
 
 std::vector<TensorView*> tensors_of(FoldArgs& a) {
-  return present({&a.state, &a.ring.k, &a.ring.v, &a.ring.g, &a.ring.beta, &a.ring.u, &a.slot_ids, &a.num_accepted,
-                  &a.track_slots, &a.track_steps, &a.pending, &a.history.base, &a.history.live, &a.history.cuts,
-                  &a.row_status});
+  return present({&a.mixer.A_log, &a.mixer.dt_bias, &a.state, &a.ring.k, &a.ring.v, &a.ring.g, &a.ring.beta, &a.ring.u,
+                  &a.ring.a, &a.slot_ids, &a.num_accepted, &a.track_slots, &a.track_steps, &a.pending, &a.history.base,
+                  &a.history.live, &a.history.cuts, &a.row_status});
+}
+
+std::vector<TensorView*> tensors_of(MixersArgs& a) {
+  std::vector<TensorView*> all;
+  for (Mixer& mixer : a.mixers) {
+    for (TensorView* view : present({&mixer.A_log, &mixer.dt_bias})) all.push_back(view);
+  }
+  return all;
 }
 
 std::vector<TensorView*> tensors_of(ConvArgs& a) {
@@ -137,8 +145,8 @@ std::vector<TensorView*> tensors_of(LayerArgs& a) {
                   &a.window.v,    &a.window.a,      &a.window.b,     &a.window.slot_ids, &a.window.cu_seqlens,
                   &a.conv_weight, &a.conv_bias,     &a.conv_state,   &a.conv_ring,       &a.conv_pending,
                   &a.state,       &a.ring.k,        &a.ring.v,       &a.ring.g,          &a.ring.beta,
-                  &a.pending,     &a.history.base,  &a.history.live, &a.history.cuts,    &a.z,
-                  &a.norm_weight, &a.out,           &a.row_status});
+                  &a.ring.a,      &a.pending,       &a.history.base, &a.history.live,    &a.history.cuts,
+                  &a.z,           &a.norm_weight,   &a.out,          &a.row_status});
 }
 
 std::vector<TensorView*> tensors_of(CommitArgs& a) {
@@ -254,6 +262,11 @@ Status decode_layer(const LayerArgs& args) {
 
 Status commit(Pool& pool, const CommitArgs& args) {
   return through_copies(pool.state().device, args, [&](const CommitArgs& a) { return ringfold::commit(pool, a); });
+}
+
+Status set_mixers(Pool& pool, std::span<const Mixer> mixers) {
+  const MixersArgs args{{mixers.begin(), mixers.end()}};
+  return through_copies(pool.state().device, args, [&](const MixersArgs& a) { return pool.set_mixers(a.mixers); });
 }
 
 }  // namespace mirrored

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <span>
 #include <vector>
 
 #include "check/device.h"
@@ -10,10 +11,17 @@
 
 namespace ringfold::check {
 
+/// Those of Pool::set_mixers, like the structs of other calls.
+struct MixersArgs {
+  std::vector<Mixer> mixers;
+  void* stream = nullptr;
+};
+
 /// The tensors of a call's arguments that are there.
 std::vector<TensorView*> tensors_of(VerifyArgs& args);
 std::vector<TensorView*> tensors_of(DecodeArgs& args);
 std::vector<TensorView*> tensors_of(FoldArgs& args);
+std::vector<TensorView*> tensors_of(MixersArgs& args);
 std::vector<TensorView*> tensors_of(ConvArgs& args);
 std::vector<TensorView*> tensors_of(ConvCommitArgs& args);
 std::vector<TensorView*> tensors_of(GatedNormArgs& args);
@@ -82,6 +90,7 @@ Status gated_norm(const GatedNormArgs& args);
 Status verify_layer(const LayerArgs& args);
 Status decode_layer(const LayerArgs& args);
 Status commit(Pool& pool, const CommitArgs& args);
+Status set_mixers(Pool& pool, std::span<const Mixer> mixers);
 }  // namespace mirrored
 
 }  // namespace ringfold::check

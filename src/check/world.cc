@@ -219,10 +219,10 @@ Store::Store(const Config& c, int64_t num_slots, int64_t rows) : config_(c), slo
     logical_ = Buffer(c.state, {L, slots_, c.HV, c.V, c.K});
   }
   ring_beta_ = Buffer(DType::f32, {L, slots_, rows, c.HV}, pitch);
-  ring_g_ = Buffer(DType::f32, with_channels(c, {L, slots_, rows, c.HV}), pitch);
+  ring_gate_ = Buffer(c.ring_a ? c.gates : DType::f32, with_channels(c, {L, slots_, rows, c.HV}), pitch);
   if (c.ring_u) ring_u_ = Buffer(DType::f32, {L, slots_, rows, c.HV, c.V}, pitch);
   ring_beta_view_ = ring_beta_.view();
-  ring_g_view_ = ring_g_.view();
+  ring_gate_view_ = ring_gate_.view();
   if (c.layout == Layout::strided) {  // heads outside rows in memory, as some engines keep them
     ring_k_ = Buffer(c.act, {L, slots_, c.H, rows, c.K}, pitch);
     ring_v_ = Buffer(c.act, {L, slots_, c.HV, rows, c.V}, pitch);
@@ -238,7 +238,7 @@ Store::Store(const Config& c, int64_t num_slots, int64_t rows) : config_(c), slo
 }
 
 void Store::fill(const std::vector<int32_t>& used, int64_t stream) {
-  for (Buffer* buffer : {&state_, &ring_k_, &ring_v_, &ring_g_, &ring_beta_}) buffer->poison();
+  for (Buffer* buffer : {&state_, &ring_k_, &ring_v_, &ring_gate_, &ring_beta_}) buffer->poison();
   if (config_.ring_u) ring_u_.poison();
   for (int64_t l = 0; l < config_.layers; ++l) {
     for (int32_t slot : used) {
@@ -252,14 +252,18 @@ void Store::fill(const std::vector<int32_t>& used, int64_t stream) {
 }
 
 Ring Store::ring() const {
-  Ring ring{ring_k_view_, ring_v_view_, ring_g_view_, ring_beta_view_};
+  Ring ring;
+  ring.k = ring_k_view_, ring.v = ring_v_view_, ring.beta = ring_beta_view_;
+  (config_.ring_a ? ring.a : ring.g) = ring_gate_view_;
   if (config_.ring_u) ring.u = ring_u_.view();
   return ring;
 }
 
 Ring Store::ring(int64_t layer) const {
   const Ring all = ring();
-  Ring ring{all.k.at(layer), all.v.at(layer), all.g.at(layer), all.beta.at(layer)};
+  Ring ring;
+  ring.k = all.k.at(layer), ring.v = all.v.at(layer), ring.beta = all.beta.at(layer);
+  (config_.ring_a ? ring.a : ring.g) = gate_of(all).at(layer);
   if (!all.u.empty()) ring.u = all.u.at(layer);
   return ring;
 }
@@ -268,7 +272,11 @@ Ring Store::ring_row(int64_t layer, int64_t slot, int64_t t) const {
   const Ring all = ring(layer);
   const Cursors at = cursors(layer, slot);
   const int64_t row = (at.base + at.live + t) % ring_rows_;
-  return {all.k.at(slot).at(row), all.v.at(slot).at(row), all.g.at(slot).at(row), all.beta.at(slot).at(row)};
+  const auto one = [&](const TensorView& view) { return view.at(slot).at(row); };
+  Ring ring;
+  ring.k = one(all.k), ring.v = one(all.v), ring.beta = one(all.beta);
+  (config_.ring_a ? ring.a : ring.g) = one(gate_of(all));
+  return ring;
 }
 
 void Store::copy_from(const Store& other) {
@@ -281,7 +289,7 @@ void Store::guards(Judge& judge) const {
   judge.intact(state_, "state buffer");
   judge.intact(ring_k_, "ring k buffer");
   judge.intact(ring_v_, "ring v buffer");
-  judge.intact(ring_g_, "ring g buffer");
+  judge.intact(ring_gate_, "ring gate buffer");
   judge.intact(ring_beta_, "ring beta buffer");
   judge.intact(pending_, "pending buffer");
   if (config_.ring_u) judge.intact(ring_u_, "ring u buffer");
@@ -318,6 +326,19 @@ World::World(const Config& c, std::string_view name) : config(c), impl(name) {
     sequences.emplace_back();
     for (int64_t r = 0; r < c.rows; ++r) sequences.back().emplace_back(c, c.window, l, r);
   }
+  if (!c.ring_a) return;
+  A_log_ = Buffer(DType::f32, {c.layers, c.HV}, pitch_of(c));
+  dt_bias_ = Buffer(DType::f32, {c.layers, c.HV, c.K}, pitch_of(c));
+  for (int64_t l = 0; l < c.layers; ++l) {
+    copy(params[l].A_log.view(), A_log_.view().at(l));
+    copy(params[l].dt_bias.view(), dt_bias_.view().at(l));
+  }
+}
+
+Mixer World::gates(int64_t layers) const {
+  Mixer mixer = params[0].mixer();
+  mixer.A_log = slice(A_log_.view(), 0, layers), mixer.dt_bias = slice(dt_bias_.view(), 0, layers);
+  return mixer;
 }
 
 bool World::takes_snapshots() const {
@@ -367,6 +388,7 @@ DecodeArgs World::decode_args(const Store& store, int64_t layer, Batch& batch) c
 FoldArgs World::fold_args(const Store& store, const RowBuffers& slot_ids, const RowBuffers& accepted) const {
   FoldArgs args;
   args.qk_l2norm = config.qk_l2norm;
+  if (config.ring_a) args.mixer = gates(store.state().shape[0]);
   args.state = store.state();
   args.ring = store.ring();
   args.slot_ids = slot_ids.view;

@@ -16,6 +16,9 @@
 
 namespace ringfold::check {
 
+/// What a ring keeps of the gate: a or g.
+inline const TensorView& gate_of(const Ring& ring) { return ring.a.empty() ? ring.g : ring.a; }
+
 /// Parameters of one layer, and what the implementation under test is called.
 class Params {
  public:
@@ -113,10 +116,10 @@ class Store {
  private:
   Config config_;
   int64_t slots_, ring_rows_;
-  Buffer state_, ring_k_, ring_v_, ring_g_, ring_beta_, pending_;
+  Buffer state_, ring_k_, ring_v_, ring_gate_, ring_beta_, pending_;
   Buffer base_, live_, cuts_, logical_;  ///< fold policies other than on_commit
   Buffer ring_u_;                        ///< where the config asks for it
-  TensorView ring_k_view_, ring_v_view_, ring_g_view_, ring_beta_view_;
+  TensorView ring_k_view_, ring_v_view_, ring_gate_view_, ring_beta_view_;
 };
 
 struct RowBuffers {
@@ -174,7 +177,10 @@ class World {
 
  private:
   void add_histories(Store* store) const;
+  /// The gates of the first layers, as fold takes them.
+  Mixer gates(int64_t layers) const;
 
+  Buffer A_log_, dt_bias_;                      ///< [layers,..], where the ring keeps the raw gate
   mutable std::shared_ptr<const Store> start_;  ///< what make_store made first, where there are histories
 };
 

@@ -18,7 +18,7 @@ RF_HD RecurrenceParams key_head_of(const LayerParams& p, int64_t row, int h) {
   for (Array* a : {&one.q, &one.k}) begin_at(a, window_row, token, h);
   for (Array* a : {&one.v, &one.a, &one.b, &one.out}) begin_at(a, window_row, token, hv);
   begin_at(&one.ring_k, 0, 0, h);
-  for (Array* a : {&one.ring_v, &one.ring_g, &one.ring_beta, &one.state}) begin_at(a, 0, 0, hv);
+  for (Array* a : {&one.ring_v, &one.ring_gate, &one.ring_beta, &one.state}) begin_at(a, 0, 0, hv);
   one.A_log += hv;
   if (one.dt_bias) one.dt_bias += hv * p.dt_bias_head_stride;
   one.H = 1;

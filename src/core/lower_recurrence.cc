@@ -5,6 +5,7 @@
 #include <bit>
 #include <cmath>
 #include <cstdlib>
+#include <optional>
 
 #include "core/check_view.h"
 #include "core/lower.h"
@@ -29,14 +30,22 @@ Array window_array(const TensorView& v, bool ragged) {
 // The same for per-head scalars, [B,T,heads] or [tokens,heads]: the head stride is the innermost one.
 Array scalar_array(const TensorView& v, bool ragged) { return window_array(v, ragged); }
 
-Status check_mixer(const Mixer& m, int64_t HV, int64_t K) {
-  RINGFOLD_RETURN_IF_ERROR(check_view("mixer.A_log", m.A_log, {{"HV", HV}}));
+// A_log and dt_bias of one layer, or of as many as `layers` says.
+Status check_gate_views(const Mixer& m, std::optional<int64_t> layers, int64_t HV, int64_t K) {
+  const Dim L{"layers", layers.value_or(1)}, heads{"HV", HV}, keys{"K", K};
+  RINGFOLD_RETURN_IF_ERROR(layers ? check_view("mixer.A_log", m.A_log, {L, heads})
+                                  : check_view("mixer.A_log", m.A_log, {heads}));
   RINGFOLD_RETURN_IF_ERROR(check_dtype("mixer.A_log", m.A_log, DType::f32));
-  if (!m.dt_bias.empty()) {
-    RINGFOLD_RETURN_IF_ERROR(m.kind == MixerKind::gdn ? check_view("mixer.dt_bias", m.dt_bias, {{"HV", HV}})
-                                                      : check_view("mixer.dt_bias", m.dt_bias, {{"HV", HV}, {"K", K}}));
-    RINGFOLD_RETURN_IF_ERROR(check_dtype("mixer.dt_bias", m.dt_bias, DType::f32));
-  }
+  if (m.dt_bias.empty()) return {};
+  const bool kda = m.kind == MixerKind::kda;
+  RINGFOLD_RETURN_IF_ERROR(layers ? check_view("mixer.dt_bias", m.dt_bias, {L, heads, keys})
+                           : kda  ? check_view("mixer.dt_bias", m.dt_bias, {heads, keys})
+                                  : check_view("mixer.dt_bias", m.dt_bias, {heads}));
+  return check_dtype("mixer.dt_bias", m.dt_bias, DType::f32);
+}
+
+Status check_mixer(const Mixer& m, std::optional<int64_t> layers, int64_t HV, int64_t K) {
+  RINGFOLD_RETURN_IF_ERROR(check_gate_views(m, layers, HV, K));
   if (!(m.softplus_beta > 0) || std::isinf(m.softplus_beta)) {
     return invalid("mixer.softplus_beta", "a finite number above 0", fmt::format("{}", m.softplus_beta));
   }
@@ -56,20 +65,28 @@ Status check_mixer(const Mixer& m, int64_t HV, int64_t K) {
   return {};
 }
 
-void set_mixer(const Mixer& m, int64_t K, RecurrenceParams* p) {
-  p->kind = m.kind;
-  p->qk_l2norm = m.qk_l2norm;
+// `layered`: the views have a leading [layers].
+void set_gate(const Mixer& m, bool layered, RecurrenceParams* p) {
   p->safe_gate = m.lower_bound.has_value();
   p->softplus_beta = m.softplus_beta;
   p->softplus_threshold = m.softplus_threshold;
   p->lower_bound = m.lower_bound.value_or(0);
+  p->A_log = static_cast<const float*>(m.A_log.data);
+  p->dt_bias = static_cast<const float*>(m.dt_bias.data);
+  p->dt_bias_head_stride = m.dt_bias.empty() ? 0 : m.dt_bias.stride[layered ? 1 : 0];
+  if (!layered) return;
+  p->A_log_layer_stride = m.A_log.stride[0];
+  p->dt_bias_layer_stride = m.dt_bias.empty() ? 0 : m.dt_bias.stride[0];
+}
+
+void set_mixer(const Mixer& m, int64_t K, RecurrenceParams* p) {
+  set_gate(m, false, p);
+  p->kind = m.kind;
+  p->qk_l2norm = m.qk_l2norm;
   // K^-0.5 as the correctly rounded float of the correctly rounded double: the same on every machine and in every
   // environment.
   const FpGuard guard;
   p->scale = m.scale ? *m.scale : static_cast<float>(1.0 / std::sqrt(static_cast<double>(K)));
-  p->A_log = static_cast<const float*>(m.A_log.data);
-  p->dt_bias = static_cast<const float*>(m.dt_bias.data);
-  p->dt_bias_head_stride = m.dt_bias.empty() ? 0 : m.dt_bias.stride[0];
 }
 
 Status check_state(const TensorView& state, bool layered, int64_t HV, int64_t V, int64_t K) {
@@ -111,9 +128,18 @@ Status check_ring(const Ring& ring, const RingShape& n) {
   const Dim H{"H", n.H}, HV{"HV", n.HV}, K{"K", n.K}, V{"V", n.V};
   RINGFOLD_RETURN_IF_ERROR(check("ring.k", ring.k, H, K, true));
   RINGFOLD_RETURN_IF_ERROR(check("ring.v", ring.v, HV, V, true));
-  RINGFOLD_RETURN_IF_ERROR(check("ring.g", ring.g, HV, K, n.kind == MixerKind::kda));
+  if (ring.a.empty()) {
+    RINGFOLD_RETURN_IF_ERROR(check("ring.g", ring.g, HV, K, n.kind == MixerKind::kda));
+    RINGFOLD_RETURN_IF_ERROR(check_dtype("ring.g", ring.g, DType::f32));
+  } else {
+    if (n.kind != MixerKind::kda)
+      return invalid("ring.a", "nothing for a GDN mixer (its ring keeps g)", to_string(ring.a));
+    if (!ring.g.empty())
+      return invalid("ring.g", "nothing beside ring.a (a ring keeps one of them)", to_string(ring.g));
+    RINGFOLD_RETURN_IF_ERROR(check("ring.a", ring.a, HV, K, true));
+    RINGFOLD_RETURN_IF_ERROR(check_float("ring.a", ring.a));
+  }
   RINGFOLD_RETURN_IF_ERROR(check("ring.beta", ring.beta, HV, K, false));
-  RINGFOLD_RETURN_IF_ERROR(check_dtype("ring.g", ring.g, DType::f32));
   RINGFOLD_RETURN_IF_ERROR(check_dtype("ring.beta", ring.beta, DType::f32));
   RINGFOLD_RETURN_IF_ERROR(check_float("ring.k", ring.k));
   if (!ring.u.empty()) {
@@ -130,7 +156,8 @@ void set_ring(const Ring& ring, bool layered, RecurrenceParams* p) {
   };
   p->ring_k = set(ring.k);
   p->ring_v = set(ring.v);
-  p->ring_g = set(ring.g);
+  p->raw_gate = !ring.a.empty();
+  p->ring_gate = set(p->raw_gate ? ring.a : ring.g);
   p->ring_beta = set(ring.beta);
   if (!ring.u.empty()) p->ring_u = set(ring.u);
 }
@@ -141,7 +168,8 @@ Status check_ring_device(const TensorView& state, const Ring& ring) {
                        {"ring.v", ring.v},
                        {"ring.g", ring.g},
                        {"ring.beta", ring.beta},
-                       {"ring.u", ring.u}});
+                       {"ring.u", ring.u},
+                       {"ring.a", ring.a}});
 }
 
 // The largest power of two up to 16 that divides the address of every row of these arrays.
@@ -158,7 +186,7 @@ int64_t alignment(std::initializer_list<Array> arrays, int64_t v_stride = 0) {
 int64_t widest_stride(const RecurrenceParams& p) {
   int64_t widest = 0;
   for (const Array* a :
-       {&p.q, &p.k, &p.v, &p.a, &p.b, &p.out, &p.ring_k, &p.ring_v, &p.ring_g, &p.ring_beta, &p.ring_u, &p.state}) {
+       {&p.q, &p.k, &p.v, &p.a, &p.b, &p.out, &p.ring_k, &p.ring_v, &p.ring_gate, &p.ring_beta, &p.ring_u, &p.state}) {
     if (!*a) continue;
     const auto size = static_cast<int64_t>(size_of(a->dtype));
     widest = std::max({widest, std::abs(a->head_stride) * size, std::abs(a->token_stride) * size});
@@ -200,6 +228,7 @@ Status check_history(const History& h, const Ring& ring, const TensorView& state
 void set_history(const History& h, const Ring& ring, RecurrenceParams* p, Desc* desc) {
   desc->fold_policy = h.policy;
   desc->ring_u = !ring.u.empty();
+  if (!ring.a.empty()) desc->ring_a = ring.a.dtype;
   if (h.policy == FoldPolicy::on_commit) return;
   p->history = {.base = cursors(h.base),
                 .live = cursors(h.live),
@@ -259,7 +288,7 @@ Status lower_window(Op op, const Args& args, RecurrenceParams* p, Desc* desc) {
   RINGFOLD_RETURN_IF_ERROR(check_ints("window.slot_ids", w.slot_ids, "B", B));
   if (ragged) RINGFOLD_RETURN_IF_ERROR(check_ints("window.cu_seqlens", w.cu_seqlens, "B+1", B + 1));
   if (!row_status.empty()) RINGFOLD_RETURN_IF_ERROR(check_ints("row_status", row_status, "B", B));
-  RINGFOLD_RETURN_IF_ERROR(check_mixer(mixer, HV, K));
+  RINGFOLD_RETURN_IF_ERROR(check_mixer(mixer, std::nullopt, HV, K));
   RINGFOLD_RETURN_IF_ERROR(check_state(state, false, HV, V, K));
   if (!pending.empty()) RINGFOLD_RETURN_IF_ERROR(check_ints("pending", pending, "slots", state.shape[0]));
   RINGFOLD_RETURN_IF_ERROR(check_device({{"state", state},
@@ -340,6 +369,7 @@ Status lower_verify(Op op, const VerifyArgs& args, RecurrenceParams* p, Desc* de
   if (!args.ring.empty()) {
     RINGFOLD_RETURN_IF_ERROR(check_ring(args.ring, {false, 1, slots, p->H, p->HV, p->K, p->V, args.mixer.kind}));
     RINGFOLD_RETURN_IF_ERROR(check_dtype("ring.k", args.ring.k, w.v.dtype));
+    if (!args.ring.a.empty()) RINGFOLD_RETURN_IF_ERROR(check_dtype("ring.a", args.ring.a, w.a.dtype));
     if (p->window > args.ring.k.shape[1]) {
       return invalid("window.v", fmt::format("T <= the ring's {} rows", args.ring.k.shape[1]),
                      fmt::format("T = {}", p->window));
@@ -416,9 +446,17 @@ Status lower(const FoldArgs& args, RecurrenceParams* p, Desc* desc) {
   const int64_t H = args.ring.k.shape[at + 2];
   RINGFOLD_RETURN_IF_ERROR(check_heads(H, HV, K, V));
   RINGFOLD_RETURN_IF_ERROR(check_state(args.state, layered, HV, V, K));
-  const MixerKind kind = args.ring.g.rank == at + 4 ? MixerKind::kda : MixerKind::gdn;
+  const bool raw = !args.ring.a.empty();
+  const MixerKind kind = raw || args.ring.g.rank == at + 4 ? MixerKind::kda : MixerKind::gdn;
   RINGFOLD_RETURN_IF_ERROR(check_ring(args.ring, {layered, layers, slots, H, HV, K, V, kind}));
   RINGFOLD_RETURN_IF_ERROR(check_ring_device(args.state, args.ring));
+  if (raw) {
+    if (args.mixer.kind != MixerKind::kda) return invalid("mixer.kind", "kda, with ring.a", to_string(args.mixer.kind));
+    RINGFOLD_RETURN_IF_ERROR(check_mixer(args.mixer, layered ? std::optional(layers) : std::nullopt, HV, K));
+    RINGFOLD_RETURN_IF_ERROR(check_device(
+        {{"state", args.state}, {"mixer.A_log", args.mixer.A_log}, {"mixer.dt_bias", args.mixer.dt_bias}}));
+    set_gate(args.mixer, layered, p);
+  }
   RINGFOLD_RETURN_IF_ERROR(lower_accepted(args, "state", args.state, p));
   if (!args.pending.empty()) {
     RINGFOLD_RETURN_IF_ERROR(

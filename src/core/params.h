@@ -133,16 +133,19 @@ struct RecurrenceParams : Rows {
   bool qk_l2norm = true;
   bool safe_gate = false;
   float softplus_beta = 1, softplus_threshold = 20, lower_bound = 0, scale = 1;
-  const float* A_log = nullptr;    ///< [HV]
+  const float* A_log = nullptr;    ///< [HV]; null for a fold of rings that keep g
   const float* dt_bias = nullptr;  ///< [HV] or [HV,K], packed; may be null
   int64_t dt_bias_head_stride = 0;
+  int64_t A_log_layer_stride = 0, dt_bias_layer_stride = 0;  ///< fold; 0 otherwise
 
   // Source: a window (q, k, v, a, b) or, for fold, the ring alone.
   bool from_ring = false;
   Array q, k, v, a, b;  ///< a: head_stride is 1 for GDN
   // Ring: written from a window (may be absent), or read by fold. With a history it is read by all.
-  Array ring_k, ring_v, ring_g, ring_beta;
-  Array ring_u;  ///< optional
+  Array ring_k, ring_v, ring_beta;
+  Array ring_gate;        ///< g, or a
+  bool raw_gate = false;  ///< ring_gate holds a (KDA)
+  Array ring_u;           ///< optional
 
   // Sinks.
   Array out;        ///< absent for fold
@@ -156,6 +159,10 @@ struct RecurrenceParams : Rows {
   int64_t state_v_stride = 0;
   StateRounding rounding = StateRounding::per_commit;
 
+  RF_HD const float* A_log_of(int64_t layer) const { return A_log + layer * A_log_layer_stride; }
+  RF_HD const float* dt_bias_of(int64_t layer) const {
+    return dt_bias ? dt_bias + layer * dt_bias_layer_stride : nullptr;
+  }
   /// Does the window go to the ring?
   RF_HD bool records() const { return ring_k && move == CursorMove::record; }
 };

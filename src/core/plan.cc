@@ -15,10 +15,10 @@ int64_t bytes(DType t) { return static_cast<int64_t>(size_of(t)); }
 
 int64_t state_bytes(const Desc& d) { return d.HV * d.V * d.K * bytes(d.state_dtype); }
 
-// v and k in the activation dtype, g and beta in fp32.
+// v and k in the activation dtype, g (or a in its own) and beta in fp32.
 int64_t ring_row_bytes(const Desc& d) {
   const int64_t gates = d.HV * (d.kind == MixerKind::kda ? d.K : 1);
-  return (d.HV * d.V + d.H * d.K) * bytes(d.act_dtype) + (gates + d.HV) * 4;
+  return (d.HV * d.V + d.H * d.K) * bytes(d.act_dtype) + gates * bytes(d.ring_a.value_or(DType::f32)) + d.HV * 4;
 }
 // What a verify that reads a history by u has beside them (Ring::u).
 int64_t u_row_bytes(const Desc& d) { return d.ring_u ? d.HV * d.V * 4 : 0; }
@@ -135,6 +135,7 @@ std::string to_string(const Desc& d) {
   return s +
          fmt::format(" {} H{} HV{} K{} V{} B{} T{} layers {} {} {}", to_string(d.kind), d.H, d.HV, d.K, d.V, d.rows,
                      d.window, d.layers, to_string(d.state_rounding), to_string(d.fold_policy)) +
+         (d.ring_a ? fmt::format(" ring a {}", to_string(*d.ring_a)) : std::string()) +
          (is_layer(d.op) ? fmt::format(" C{} W{}", d.channels, d.conv_width) : std::string());
 }
 

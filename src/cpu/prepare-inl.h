@@ -76,15 +76,27 @@ HWY_INLINE void Normalise(float* x, int n) {
 }
 
 // g of n raw projections a that share A_log; dt_bias of each. Whole vectors: what lies behind n is computed too.
-HWY_INLINE void Gates(const RecurrenceParams& p, int hv, const float* a, const float* dt_bias, int n, float* g) {
+HWY_INLINE void Gates(const RecurrenceParams& p, const HeadTask& task, const float* a, const float* dt_bias, int n,
+                      float* g) {
   const Vector::D d;
-  const Vector::F A = hn::Set(d, arith::exp_A<arith::Scalar>(p.A_log[hv]));
+  const Vector::F A = hn::Set(d, arith::exp_A<arith::Scalar>(p.A_log_of(task.layer)[task.hv]));
   for (int i = 0; i < n; i += kLanes) {
     const Vector::F x = hn::Load(d, a + i), bias = hn::Load(d, dt_bias + i);
     hn::Store(p.safe_gate ? safe_gate<Vector>(x, bias, A, p.lower_bound)
                           : softplus_gate<Vector>(x, bias, A, p.softplus_beta, p.softplus_threshold),
               d, g + i);
   }
+}
+
+/// KDA: g of all K from a's, of the window or of the ring.
+HWY_INLINE void ChannelGates(const RecurrenceParams& p, const HeadTask& task, DType dtype, const std::byte* from,
+                             float* g) {
+  alignas(64) float a[kMaxHeadDim], bias[kMaxHeadDim];
+  for (int i = p.K; i % kLanes != 0; ++i) a[i] = bias[i] = 0.0f;
+  LoadRow(dtype, from, p.K, a);
+  const float* dt_bias = p.dt_bias_of(task.layer);
+  for (int i = 0; i < p.K; ++i) bias[i] = dt_bias ? dt_bias[task.hv * p.dt_bias_head_stride + i] : 0.0f;
+  Gates(p, task, a, bias, p.K, g);
 }
 
 /// beta and, for GDN, g of the n tokens of a window, from the raw projections. Whole vectors.
@@ -101,7 +113,7 @@ HWY_INLINE void WindowScalars(const RecurrenceParams& p, const HeadTask& task, i
   }
   for (int t = n; t % kLanes != 0; ++t) bias[t] = 0.0f;
   for (int t = 0; t < n; t += kLanes) hn::Store(sigmoid<Vector>(hn::Load(d, b + t)), d, beta + t);
-  if (gdn) Gates(p, task.hv, a, bias, n, g);
+  if (gdn) Gates(p, task, a, bias, n, g);
 }
 
 /// beta of all steps, and for GDN g and exp(g): lanes are tokens. From the raw projections, or from the ring.
@@ -113,7 +125,7 @@ HWY_INLINE void PrepareScalars(const RecurrenceParams& p, const HeadTask& task, 
   for (int t = 0; t < (p.from_ring ? n : history); ++t) {
     const int64_t ring_row = task.replay.ring_row(t);
     tokens->beta[t] = load(DType::f32, p.ring_beta.at(task.layer, task.slot, ring_row, task.hv), 0);
-    if (gdn) tokens->g[t] = load(DType::f32, p.ring_g.at(task.layer, task.slot, ring_row, task.hv), 0);
+    if (gdn) tokens->g[t] = load(DType::f32, p.ring_gate.at(task.layer, task.slot, ring_row, task.hv), 0);
   }
   if (!p.from_ring && history == 0) {
     WindowScalars(p, task, n, tokens->beta, tokens->g);
@@ -150,8 +162,8 @@ HWY_INLINE void PrepareKey(const RecurrenceParams& p, const HeadTask& task, int6
   tokens->kq[t] = Dot(k, q, p.K);
 }
 
-// The ring row of step t of the task's slot takes what the recurrence is about to use: k and v as they came, g and beta
-// as computed.
+// The ring row of step t of the task's slot takes what the recurrence is about to use: k and v as they came, g (or a,
+// as it came) and beta as computed.
 HWY_INLINE void Record(const RecurrenceParams& p, const HeadTask& task, int64_t t, const float* g, int gates,
                        float beta) {
   const int64_t row = p.window_row(task.row), at = p.window_token(task.row) + t - task.replay.rows;
@@ -163,7 +175,12 @@ HWY_INLINE void Record(const RecurrenceParams& p, const HeadTask& task, int64_t 
   if (task.hv % (p.HV / p.H) == 0) {
     std::memcpy(p.ring_k.at(0, task.slot, to, task.h), p.k.at(0, row, at, task.h), p.K * size);
   }
-  std::memcpy(p.ring_g.at(0, task.slot, to, task.hv), g, gates * sizeof(float));
+  std::byte* gate = p.ring_gate.at(0, task.slot, to, task.hv);
+  if (p.raw_gate) {
+    std::memcpy(gate, p.a.at(0, row, at, task.hv), gates * size_of(p.a.dtype));
+  } else {
+    std::memcpy(gate, g, gates * sizeof(float));
+  }
   std::memcpy(p.ring_beta.at(0, task.slot, to, task.hv), &beta, sizeof beta);
 }
 
@@ -182,14 +199,12 @@ HWY_INLINE void PrepareToken(const RecurrenceParams& p, const HeadTask& task, bo
   alignas(64) float g[kMaxHeadDim];  // KDA
   if (!gdn) {
     for (int i = K; i % kLanes != 0; ++i) g[i] = 0.0f;
-    if (in_ring) {
-      LoadRow(DType::f32, p.ring_g.at(task.layer, row, at, task.hv), K, g);
+    const detail::Array& gates = in_ring ? p.ring_gate : p.a;
+    const std::byte* gate = gates.at(task.layer, row, at, task.hv);
+    if (in_ring && !p.raw_gate) {
+      LoadRow(DType::f32, gate, K, g);
     } else {
-      alignas(64) float a[kMaxHeadDim], bias[kMaxHeadDim];
-      for (int i = K; i % kLanes != 0; ++i) a[i] = bias[i] = 0.0f;
-      LoadRow(p.a.dtype, p.a.at(0, row, at, task.hv), K, a);
-      for (int i = 0; i < K; ++i) bias[i] = p.dt_bias ? p.dt_bias[task.hv * p.dt_bias_head_stride + i] : 0.0f;
-      Gates(p, task.hv, a, bias, K, g);
+      ChannelGates(p, task, gates.dtype, gate, g);
     }
   }
   if (p.records() && !in_ring) Record(p, task, t, gdn ? tokens->g + t : g, gdn ? 1 : K, tokens->beta[t]);

@@ -15,6 +15,7 @@ Status commit(Pool& pool, const CommitArgs& args) {
     RINGFOLD_RETURN_IF_ERROR(
         detail::check_device({{"the pool", pool.generations()}, {"generations", args.generations}}));
   }
+  RINGFOLD_RETURN_IF_ERROR(pool.impl_->check_mixers());
   detail::CommitStep step;
   const auto set_rows = [&](auto& half) {
     half.slot_ids = args.slot_ids;
@@ -27,6 +28,7 @@ Status commit(Pool& pool, const CommitArgs& args) {
   };
   set_rows(step.fold);
   step.fold.qk_l2norm = pool.config().qk_l2norm;
+  if (pool.impl_->mixer) step.fold.mixer = *pool.impl_->mixer;
   step.fold.state = pool.state();
   step.fold.ring = pool.ring();
   step.fold.pending = pool.pending();

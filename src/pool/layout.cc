@@ -44,6 +44,14 @@ Status check_config(const PoolConfig& c) {
             fmt::format("ring_u: expected false with fold policy {} (it is for lazy), found true",
                         to_string(c.fold_policy))};
   }
+  if (c.ring_a && c.kind != MixerKind::kda) {
+    return {
+        Code::invalid_argument,
+        fmt::format("ring_a: expected nothing with mixer kind gdn (it is for kda), found {}", to_string(*c.ring_a))};
+  }
+  if (c.ring_a && !is_float(*c.ring_a)) {
+    return {Code::invalid_argument, fmt::format("ring_a: expected f32, bf16 or f16, found {}", to_string(*c.ring_a))};
+  }
   if (c.conv_channels < 0) return expected("conv_channels", "0 or more", c.conv_channels);
   if (c.conv_channels > 0 && (c.conv_width < kMinConvWidth || c.conv_width > kMaxConvWidth)) {
     return expected("conv_width", fmt::format("{}..{}", kMinConvWidth, kMaxConvWidth), c.conv_width);
@@ -97,7 +105,8 @@ Status make_layout(const PoolConfig& c, PoolLayout* layout) {
   bytes[kState] = n.mul({c.HV, c.V, c.K, state});
   bytes[kRingK] = n.mul({c.ring_rows, c.H, c.K, act});
   bytes[kRingV] = n.mul({c.ring_rows, c.HV, c.V, act});
-  bytes[kRingG] = n.mul({c.ring_rows, c.HV, c.kind == MixerKind::kda ? c.K : 1, kFloat});
+  const int64_t gate = c.ring_a ? static_cast<int64_t>(size_of(*c.ring_a)) : kFloat;
+  bytes[kRingGate] = n.mul({c.ring_rows, c.HV, c.kind == MixerKind::kda ? c.K : 1, gate});
   bytes[kRingBeta] = n.mul({c.ring_rows, c.HV, kFloat});
   bytes[kRingU] = c.ring_u ? n.mul({c.ring_rows, c.HV, c.V, kFloat}) : 0;
   bytes[kConvState] = conv ? n.mul({c.conv_channels, c.conv_width - 1, act}) : 0;
@@ -108,7 +117,9 @@ Status make_layout(const PoolConfig& c, PoolLayout* layout) {
     total[part] = n.mul({c.layers, c.slots, bytes[part]});
     out.slot_total = n.add({out.slot_total, n.mul({c.layers, bytes[part]})});
   }
-  const int64_t ring = n.add({total[kRingK], total[kRingV], total[kRingG], total[kRingBeta], total[kRingU]});
+  if (c.ring_a) out.gate_count = n.mul({c.layers, c.HV, c.K + 1});
+  const int64_t ring = n.add({total[kRingK], total[kRingV], total[kRingGate], total[kRingBeta], total[kRingU],
+                              n.mul({out.gate_count, kFloat})});
   const int64_t conv_bytes = n.add({total[kConvState], total[kConvRing]});
   // Generation and free list, and one byte that says whether the slot is taken. A device has the generations once more.
   const bool device = c.device != Device::cpu;

@@ -32,6 +32,10 @@ Status PoolStore::allocate() {
     RINGFOLD_RETURN_IF_ERROR(PoolMemory::allocate(*memory, bytes, &section[part]));
   }
   RINGFOLD_RETURN_IF_ERROR(PoolMemory::allocate(*memory, layout.slot_total, &scratch));
+  if (layout.gate_count > 0) {
+    const auto bytes = layout.gate_count * static_cast<int64_t>(sizeof(float));
+    RINGFOLD_RETURN_IF_ERROR(PoolMemory::allocate(*memory, bytes, &gates));
+  }
   if (on_device()) {
     constexpr int64_t kInt = sizeof(int32_t);
     RINGFOLD_RETURN_IF_ERROR(PoolMemory::allocate(*memory, config.slots * kInt, &device_generation));
@@ -216,8 +220,10 @@ Ring Pool::ring() const {
   Ring r;
   r.k = view_of(p, kRingK, c.act_dtype, {c.layers, c.slots, c.ring_rows, c.H, c.K});
   r.v = view_of(p, kRingV, c.act_dtype, {c.layers, c.slots, c.ring_rows, c.HV, c.V});
-  r.g = c.kind == MixerKind::kda ? view_of(p, kRingG, DType::f32, {c.layers, c.slots, c.ring_rows, c.HV, c.K})
-                                 : view_of(p, kRingG, DType::f32, {c.layers, c.slots, c.ring_rows, c.HV});
+  TensorView& gate = c.ring_a ? r.a : r.g;
+  gate = c.kind == MixerKind::kda
+             ? view_of(p, kRingGate, c.ring_a.value_or(DType::f32), {c.layers, c.slots, c.ring_rows, c.HV, c.K})
+             : view_of(p, kRingGate, DType::f32, {c.layers, c.slots, c.ring_rows, c.HV});
   r.beta = view_of(p, kRingBeta, DType::f32, {c.layers, c.slots, c.ring_rows, c.HV});
   if (c.ring_u) r.u = view_of(p, kRingU, DType::f32, {c.layers, c.slots, c.ring_rows, c.HV, c.V});
   return r;
@@ -274,6 +280,7 @@ Ring Pool::ring(int64_t layer) const {
   r.g = layer_of(all.g, layer);
   r.beta = layer_of(all.beta, layer);
   r.u = layer_of(all.u, layer);
+  r.a = layer_of(all.a, layer);
   return r;
 }
 
@@ -286,6 +293,7 @@ History Pool::history(int64_t layer) const {
 void Pool::bind(int64_t layer, VerifyArgs* args) const {
   args->mixer.kind = config().kind;
   args->mixer.qk_l2norm = config().qk_l2norm;
+  impl_->bind_gate(layer, &args->mixer);
   args->state = state(layer);
   args->ring = ring(layer);
   args->pending = pending(layer);
@@ -296,6 +304,7 @@ void Pool::bind(int64_t layer, VerifyArgs* args) const {
 void Pool::bind(int64_t layer, DecodeArgs* args) const {
   args->mixer.kind = config().kind;
   args->mixer.qk_l2norm = config().qk_l2norm;
+  impl_->bind_gate(layer, &args->mixer);
   args->state = state(layer);
   args->pending = pending(layer);
   if (impl_->has_history()) args->ring = ring(layer);
@@ -312,6 +321,7 @@ void Pool::bind(int64_t layer, ConvArgs* args) const {
 void Pool::bind(int64_t layer, LayerArgs* args) const {
   args->mixer.kind = config().kind;
   args->mixer.qk_l2norm = config().qk_l2norm;
+  impl_->bind_gate(layer, &args->mixer);
   args->conv_state = conv_state(layer);
   args->conv_ring = conv_ring(layer);
   args->conv_pending = conv_pending(layer);

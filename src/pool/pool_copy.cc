@@ -135,6 +135,7 @@ namespace {
 // The rows of one slot into the states and conv windows of another, or its own. `values`: what PoolStore::device_index
 // holds. The slots were checked.
 Status fold_slot(const Pool& pool, const PoolStore& p, int32_t* values, detail::CursorMove move) {
+  RINGFOLD_RETURN_IF_ERROR(p.check_mixers());
   void* index = values;
   if (p.on_device()) {
     index = p.device_index.get();
@@ -145,6 +146,7 @@ Status fold_slot(const Pool& pool, const PoolStore& p, int32_t* values, detail::
   const TensorView from = indices.at(0), to = indices.at(1), count = indices.at(2);
   detail::CommitStep step;
   step.fold.qk_l2norm = p.config.qk_l2norm;
+  if (p.mixer) step.fold.mixer = *p.mixer;
   step.fold.state = pool.state();
   step.fold.ring = pool.ring();
   step.fold.slot_ids = from;

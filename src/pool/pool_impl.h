@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "pool/pool_memory.h"
@@ -22,7 +23,7 @@ enum PoolSection : int {
   kState,        ///< [HV,V,K]
   kRingK,        ///< [rows,H,K]
   kRingV,        ///< [rows,HV,V]
-  kRingG,        ///< [rows,HV] or [rows,HV,K]
+  kRingGate,     ///< g [rows,HV] or [rows,HV,K], or a [rows,HV,K]
   kRingBeta,     ///< [rows,HV]
   kRingU,        ///< [rows,HV,V], where the config asks for it
   kConvState,    ///< [C,W-1]
@@ -45,6 +46,7 @@ struct PoolLayout {
   std::array<int64_t, kSectionCount> slot_bytes{};
   int64_t slot_total = 0;  ///< bytes of one slot, all sections and layers
   int64_t due_count = 0;   ///< elements of PoolStore::device_due
+  int64_t gate_count = 0;  ///< elements of PoolStore::gates
   PoolBytes bytes;
 };
 
@@ -64,6 +66,8 @@ struct PoolStore {
   PoolMemory scratch;                ///< one slot, all sections and layers
   PoolMemory device_generation;      ///< [slots], what `generation` says; null on the CPU
   PoolMemory device_index;           ///< [kIndexCount]; null on the CPU
+  PoolMemory gates;                  ///< f32 A_log [layers,HV], then dt_bias [layers,HV,K]; with ring_a
+  std::optional<Mixer> mixer;        ///< what set_mixers gave, its views those of `gates`; of all layers
   PoolMemory device_due;             ///< [1 + layers * slots], zero between calls; where there are histories
   AlignedArray<int32_t> generation;  ///< [slots]
   AlignedArray<uint8_t> acquired;    ///< [slots], 0 or 1
@@ -81,6 +85,11 @@ struct PoolStore {
   /// Elements of device_due.
   int64_t due_count() const { return layout.due_count; }
   bool on_device() const { return config.device != Device::cpu; }
+
+  /// An error where a fold would need parameters that nobody has given.
+  Status check_mixers() const;
+  /// The gate of a layer goes into a call's mixer, where the pool has it.
+  void bind_gate(int64_t layer, Mixer* mixer) const;
 
   /// Address of a slot of a layer in a section.
   std::byte* at(int part, int64_t layer, int64_t slot) const {

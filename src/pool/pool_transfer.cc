@@ -15,7 +15,8 @@ namespace {
 static_assert(std::endian::native == std::endian::little, "exported slots are little-endian");
 
 constexpr uint64_t kMagic = 0x31544c53444c4652;  // "RFLDSLT1"
-constexpr int64_t kVersion = 3;                  // 1 had no histories, 2 no u
+constexpr int64_t kVersion = 4;                  // 1 had no histories, 2 no u, 3 no a
+constexpr int64_t kOldest = 3;                   // that is read: what it has no word for is 0
 
 /// One number of the header that has to be the same on both sides.
 struct Field {
@@ -46,7 +47,7 @@ std::array<Field, kFieldCount> fields_of(const PoolConfig& c) {
            {"qk_l2norm and state_rounding", (c.qk_l2norm ? 1 : 0) + 2 * static_cast<int64_t>(c.state_rounding)},
            {"fold_policy", static_cast<int64_t>(c.fold_policy)},
            {"max_window", c.max_window},
-           {"ring_u", c.ring_u ? 1 : 0}}};
+           {"ring_u and ring_a", (c.ring_u ? 1 : 0) + (c.ring_a ? 2 * (1 + static_cast<int64_t>(*c.ring_a)) : 0)}}};
 }
 
 uint64_t load_word(std::span<const std::byte> bytes, size_t at) {
@@ -84,6 +85,11 @@ Status check_header(const PoolConfig& config, std::span<const std::byte> bytes) 
   size_t at = sizeof(uint64_t);
   for (const Field& field : fields_of(config)) {
     const auto found = static_cast<int64_t>(load_word(bytes, at));
+    const bool version = at == sizeof(uint64_t);
+    if (version && found >= kOldest && found < kVersion) {
+      at += sizeof(uint64_t);
+      continue;
+    }
     if (found != field.value) return bad(field.name, std::to_string(field.value), std::to_string(found));
     at += sizeof(uint64_t);
   }

@@ -31,12 +31,17 @@ struct Place {
   bool in_ring;  ///< it is read from there
 };
 
-float gate(const RecurrenceParams& p, int hv, int k, float a) {
-  const int64_t at = hv * p.dt_bias_head_stride + (p.kind == MixerKind::kda ? k : 0);
-  const float dt = p.dt_bias ? p.dt_bias[at] : 0.0f;
-  const float expA = arith::exp_A<S>(p.A_log[hv]);
-  return p.safe_gate ? arith::safe_gate<S>(a, dt, expA, p.lower_bound)
-                     : arith::softplus_gate<S>(a, dt, expA, p.softplus_beta, p.softplus_threshold);
+int gates_of(const RecurrenceParams& p) { return p.kind == MixerKind::kda ? p.K : 1; }
+
+/// g of a value head's raw projections `a`, from the window or from the ring.
+void gates(const RecurrenceParams& p, const Place& at, DType dtype, const std::byte* a, float* g) {
+  const float* dt_bias = p.dt_bias_of(at.layer);
+  const float expA = arith::exp_A<S>(p.A_log_of(at.layer)[at.hv]);
+  for (int k = 0; k < gates_of(p); ++k) {
+    const float x = load(dtype, a, k), dt = dt_bias ? dt_bias[at.hv * p.dt_bias_head_stride + k] : 0.0f;
+    g[k] = p.safe_gate ? arith::safe_gate<S>(x, dt, expA, p.lower_bound)
+                       : arith::softplus_gate<S>(x, dt, expA, p.softplus_beta, p.softplus_threshold);
+  }
 }
 
 void load_row(const std::byte* from, DType dtype, int n, float* to) {
@@ -46,26 +51,31 @@ void load_row(const std::byte* from, DType dtype, int n, float* to) {
 /// Reads a token from the window, and records it in the ring where there is one.
 void take_from_window(const RecurrenceParams& p, const Place& at, Token* token, float* g) {
   const int64_t row = p.window_row(at.row), t = p.window_token(at.row) + at.t;
-  const int gates = p.kind == MixerKind::kda ? p.K : 1;
   load_row(p.k.at(0, row, t, at.h), p.k.dtype, p.K, token->k);
   load_row(p.q.at(0, row, t, at.h), p.q.dtype, p.K, token->q);
   load_row(p.v.at(0, row, t, at.hv), p.v.dtype, p.V, token->v);
   const std::byte* a = p.a.at(0, row, t, at.hv);
-  for (int k = 0; k < gates; ++k) g[k] = gate(p, at.hv, k, load(p.a.dtype, a, k));
+  gates(p, at, p.a.dtype, a, g);
   token->beta = arith::sigmoid<S>(load(p.b.dtype, p.b.at(0, row, t, at.hv), 0));
   if (!p.records()) return;
   if (at.hv % (p.HV / p.H) == 0) {
     std::memcpy(p.ring_k.at(0, at.slot, at.ring_row, at.h), p.k.at(0, row, t, at.h), p.K * size_of(p.k.dtype));
   }
   std::memcpy(p.ring_v.at(0, at.slot, at.ring_row, at.hv), p.v.at(0, row, t, at.hv), p.V * size_of(p.v.dtype));
-  std::memcpy(p.ring_g.at(0, at.slot, at.ring_row, at.hv), g, gates * sizeof(float));
+  std::memcpy(p.ring_gate.at(0, at.slot, at.ring_row, at.hv), p.raw_gate ? a : reinterpret_cast<const std::byte*>(g),
+              gates_of(p) * size_of(p.ring_gate.dtype));
   std::memcpy(p.ring_beta.at(0, at.slot, at.ring_row, at.hv), &token->beta, sizeof(float));
 }
 
 void take_from_ring(const RecurrenceParams& p, const Place& at, Token* token, float* g) {
   load_row(p.ring_k.at(at.layer, at.slot, at.ring_row, at.h), p.ring_k.dtype, p.K, token->k);
   load_row(p.ring_v.at(at.layer, at.slot, at.ring_row, at.hv), p.ring_v.dtype, p.V, token->v);
-  load_row(p.ring_g.at(at.layer, at.slot, at.ring_row, at.hv), DType::f32, p.kind == MixerKind::kda ? p.K : 1, g);
+  const std::byte* gate = p.ring_gate.at(at.layer, at.slot, at.ring_row, at.hv);
+  if (p.raw_gate) {
+    gates(p, at, p.ring_gate.dtype, gate, g);
+  } else {
+    load_row(gate, DType::f32, gates_of(p), g);
+  }
   token->beta = load(DType::f32, p.ring_beta.at(at.layer, at.slot, at.ring_row, at.hv), 0);
 }
 

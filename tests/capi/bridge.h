@@ -86,7 +86,7 @@ class Arena {
   const ringfold_ring* c(const Ring& r) {
     if (r.empty()) return nullptr;
     auto& x = rings_.emplace_back(made<ringfold_ring>());
-    x.k = dl(r.k), x.v = dl(r.v), x.g = dl(r.g), x.beta = dl(r.beta);
+    x.k = dl(r.k), x.v = dl(r.v), x.g = dl(r.g), x.beta = dl(r.beta), x.u = dl(r.u), x.a = dl(r.a);
     return &x;
   }
   const ringfold_history* c(const History& h) {
@@ -118,6 +118,7 @@ class Arena {
     x.layer_count = a.layers.size();
     x.pending = dl(a.pending);
     x.history = c(a.history);
+    if (!a.mixer.A_log.empty()) x.mixer = c(a.mixer);
     x.qk_norm = a.qk_l2norm ? RINGFOLD_QK_L2NORM : RINGFOLD_QK_AS_GIVEN;
     x.state_rounding = static_cast<int32_t>(a.state_rounding);
     return x;

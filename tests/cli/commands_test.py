@@ -87,6 +87,22 @@ class CommandsTest(common.CliTest):
         self.assertEqual(result["plan"]["impl"], self.ok_json("info", "--json")["implementations"][0])
         self.assertTrue(all(candidate["reason"] for candidate in result["candidates"]))
 
+    def test_explain_shows_both_forms_of_the_gate(self):
+        kimi = ("explain", "--preset", "kimi-linear", "--window", "4", "--json")
+        g, a = self.ok_json(*kimi), self.ok_json(*kimi, "--ring-a", "bf16")
+        rest = (2 * 32 * 128) * 2 + 32 * 4  # k and v in bf16, beta in fp32
+        for result, own, other in ((g, "ring_bytes", "ring_bytes_with_a"), (a, "ring_bytes_with_g", "ring_bytes")):
+            self.assertEqual(result["per_layer"][own], 4 * (rest + 32 * 128 * 4))
+            self.assertEqual(result["per_layer"][other], 4 * (rest + 32 * 128 * 2))
+            self.assertEqual(result["per_request"][other], 20 * result["per_layer"][other])
+        self.assertIn("ring a bf16", a["desc"])
+        self.assertLess(a["plan"]["bytes_written"], g["plan"]["bytes_written"])
+        self.assertIn("were its gate kept as a, bf16", self.ok("explain", "--preset", "kimi-linear"))
+        self.assertIn("were its gate kept as g, f32", self.ok("explain", "--preset", "kimi-linear", "--ring-a", "f16"))
+        self.assertNotIn("ring_bytes_with_a", self.ok_json("explain", "--json")["per_layer"])
+        self.refused("explain", "--ring-a", "bf16", says=["--ring-a", "kda"])
+        self.refused("explain", "--preset", "kimi-linear", "--ring-a", "i8", says=["--ring-a", "i8"])
+
     def test_explain_fold_policies(self):
         for policy in ("on_commit", "on_next_verify", "lazy"):
             for op in ("verify", "decode", "fold"):

@@ -150,6 +150,27 @@ def test_layers_and_tracking_of_fold():
                 assert same(folded[layer, target], decoded(window, state[layer], ids, step + 1)[1][r])
 
 
+@pytest.mark.parametrize("gate", ["kda", "kda_safe"])
+def test_a_ring_with_the_raw_gate(gate):
+    shape = Shape(gate=gate, act="bf16")
+    window, ids = make_window(shape), [0, 1, 2]
+    state, plain = make_state(shape, 5), make_ring(shape, 5, 4)
+    raw = plain._replace(k=plain.k.copy(), v=plain.v.copy(), beta=plain.beta.copy(), g=None,
+                         a=np.zeros(plain.g.shape, DTYPES["bf16"]))
+    outs = [ringfold.verify(**window.arrays, slot_ids=ids, mixer=window.mixer, state=state, ring=ring)
+            for ring in (plain, raw)]
+    assert same(*outs) and same(raw.beta, plain.beta)
+    assert same(raw.a[ids], window.arrays["a"])
+    folded = [state.copy(), state.copy()]
+    ringfold.fold(ids, [4, 1, 2], state=folded[0], ring=plain)
+    ringfold.fold(ids, [4, 1, 2], state=folded[1], ring=raw, mixer=window.mixer)
+    assert same(*folded) and not same(folded[0], state)
+    with pytest.raises(ringfold.InvalidArgumentError, match="^mixer.kind: expected kda"):
+        ringfold.fold(ids, [4, 1, 2], state=folded[1], ring=raw)
+    with pytest.raises(ringfold.InvalidArgumentError, match="^ring.g: expected nothing beside ring.a"):
+        ringfold.fold(ids, [4, 1, 2], state=folded[1], ring=raw._replace(g=plain.g), mixer=window.mixer)
+
+
 @pytest.mark.parametrize("act", ["f32", "bf16", "f16"])
 def test_conv(act):
     random, B, T, C, W, slots = np.random.default_rng(5), 2, 4, 24, 4, 3

@@ -45,6 +45,40 @@ def test_steps_with_drafts_are_plain_decoding(gate, act, state, policy):
         assert same(states[:, left.id].copy(), states[:, right.id].copy())
 
 
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("gate, act", [("kda", "bf16"), ("kda_safe", "f16"), ("kda_safe", "f32")])
+def test_the_raw_gate_in_the_ring_changes_no_bit(gate, act, policy):
+    shape = Shape(gate=gate, act=act)
+    options = {"layers": 2, "fold_policy": policy, "ring_rows": 4 if policy == "on_commit" else 8, "max_window": 4}
+    pool, other = make_pool(shape, ring_a=DTYPES[act], **options), make_pool(shape, **options)
+    assert pool.config.ring_a == act and other.config.ring_a is None
+    assert pool.ring().g is None and pool.ring(1).a.dtype == DTYPES[act] and other.ring().a is None
+    parameters = 2 * 4 * (32 + 1) * 4  # layers, HV, K + 1, bytes
+    assert other.memory.ring - (pool.memory.ring - parameters) == 2 * 8 * options["ring_rows"] * 4 * 32 * (
+        4 - np.dtype(DTYPES[act]).itemsize)
+    assert ringfold.pool_bytes(**pool.config._asdict()) == pool.memory
+    slots = [p.acquire(3) for p in (pool, other)]
+    windows = step_windows(shape, 4)
+    mixers = [windows[0].mixer, windows[1].mixer]
+    with pytest.raises(ringfold.InvalidArgumentError, match="^mixers: expected set_mixers"):
+        pool.commit([0, 0, 0], slots[0])
+    with pytest.raises(ringfold.InvalidArgumentError, match="^mixers: expected 2"):
+        pool.set_mixers(mixers[:1])
+    with pytest.raises(ringfold.InvalidArgumentError, match="^mixers: expected a pool with ring_a"):
+        other.set_mixers(mixers)
+    pool.set_mixers(mixers)
+    for step, window in enumerate(windows):
+        for layer in range(2):
+            # The pool's own mixer goes before the one that a call gives.
+            out = pool.verify(layer, **window.arrays, slots=slots[0], mixer=windows[3].mixer)
+            assert same(out, other.verify(layer, **window.arrays, slots=slots[1], mixer=mixers[layer]))
+        for p, own in zip((pool, other), slots):
+            p.commit([step, 4 - step, 2], own)
+    for p, own in zip((pool, other), slots):
+        p.settle(own)
+    assert same(pool.state(), other.state()) and pool.state().any()
+
+
 def test_config_and_bytes():
     pool = make_pool(Shape(act="bf16", state="f16"), layers=3, conv_channels=16)
     config = pool.config

@@ -135,7 +135,7 @@ def test_opcheck(device, policy):
     torch.library.opcheck(torch.ops.ringfold.fold.default,
                           (case.ids, case.accept, bound["state"], *bound["ring"], None,
                            None if policy == "on_commit" else bound["pending"], *history, None, None, status, True,
-                           "per_commit", None))
+                           None, None, "gdn", 1.0, 20.0, None, "per_commit", None))
     # commit works on its pool alone, so the checks that hand over copies do not apply; test_compiled has its fake.
     torch.library.opcheck(torch.ops.ringfold.commit.default,
                           (*case.whole, case.ids, case.accept, None, None, None, status, None),

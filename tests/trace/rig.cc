@@ -64,7 +64,8 @@ Desc describe(const PoolConfig& pool, Op op) {
           .channels = 2 * pool.H * pool.K + pool.HV * pool.V,
           .conv_width = pool.conv_width,
           .history_rows = pool.fold_policy == FoldPolicy::on_commit ? 0 : pool.ring_rows,
-          .ring_u = pool.ring_u && op == Op::verify};
+          .ring_u = pool.ring_u && op == Op::verify,
+          .ring_a = pool.ring_a};
 }
 
 Target target_of(const Pool& pool) {
@@ -87,7 +88,7 @@ Rig::Rig(const RigConfig& config) : config_(config) {
   c.conv_channels = config.conv ? channels_ : 0;
   const auto seed = [&](int64_t what) { return mix({static_cast<int64_t>(config.seed), what}); };
   x_ = Buffer(c.act_dtype, {c.layers, config.vocab, channels_});
-  a_ = Buffer(DType::f32, {c.layers, config.vocab, gate_width(c)});
+  a_ = Buffer(c.ring_a.value_or(DType::f32), {c.layers, config.vocab, gate_width(c)});
   b_ = Buffer(DType::f32, {c.layers, config.vocab, c.HV});
   z_ = Buffer(c.act_dtype, {c.layers, config.vocab, c.HV * c.V});
   norm_weight_ = Buffer(DType::f32, {c.layers, c.V});
@@ -110,7 +111,16 @@ std::unique_ptr<Pool> Rig::make_pool() const {
   std::unique_ptr<Pool> pool;
   const Status s = Pool::create(config_.pool, &pool);
   EXPECT_TRUE(s.ok()) << s.message();
+  give_mixers(pool.get());
   return pool;
+}
+
+void Rig::give_mixers(Pool* pool) const {
+  if (!config_.pool.ring_a) return;
+  std::vector<Mixer> mixers;
+  for (int64_t l = 0; l < layers(); ++l) mixers.push_back(mixer(l));
+  const Status s = check::mirrored::set_mixers(*pool, mixers);
+  EXPECT_TRUE(s.ok()) << s.message();
 }
 
 Mixer Rig::mixer(int64_t layer) const {

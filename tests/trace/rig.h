@@ -17,7 +17,8 @@ using check::Bytes;
 using check::Rng;
 
 struct RigConfig {
-  PoolConfig pool;  ///< conv_channels is set by the rig: 2*H*K + HV*V with a conv, else 0
+  /// conv_channels is set by the rig: 2*H*K + HV*V with a conv, else 0. `a` has the dtype of ring_a, or f32.
+  PoolConfig pool;
   bool conv = true;
   bool fused = false;      ///< with a conv: verify_layer and decode_layer; plainly the chain of three calls
   bool safe_gate = false;  ///< KDA with lower_bound -5
@@ -73,6 +74,8 @@ class Rig {
   int64_t channels() const { return channels_; }
   std::unique_ptr<Pool> make_pool() const;
   Mixer mixer(int64_t layer) const;
+  /// A pool whose ring keeps the raw gate gets the mixers of all layers.
+  void give_mixers(Pool* pool) const;
 
   /// conv_verify + verify, or conv_decode + decode, of every layer; or the layers in one call each.
   StepResult verify(const Target& target, const std::vector<Row>& rows, const StepOptions& options = {}) const {

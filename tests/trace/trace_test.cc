@@ -207,6 +207,30 @@ TEST_P(FusedTrace, EqualsPlainDecoding) {
       &counts);
 }
 
+/// KDA with the raw gate in the ring, in each of its dtypes and under all fold policies: still plain decoding.
+class RawGateTrace : public Trace {};
+
+TEST_P(RawGateTrace, EqualsPlainDecoding) {
+  const auto& [impl, policy, precision] = GetParam();
+  RigConfig config = config_of(impl, 1 + (policy + precision) % 2, precision);
+  PoolConfig& pool = config.pool;
+  constexpr DType kDTypes[] = {DType::bf16, DType::f16, DType::f32};
+  constexpr FoldPolicy kPolicies[] = {FoldPolicy::on_commit, FoldPolicy::on_next_verify, FoldPolicy::lazy};
+  pool.ring_a = kDTypes[(precision + policy) % 3];
+  pool.fold_policy = kPolicies[policy];
+  if (policy > 0) pool.max_window = pool.ring_rows, pool.ring_rows = 2 * pool.max_window + (policy == 2 ? 3 : 0);
+  config.seed += 1300 + policy * 100;
+  if (const std::string why = why_not_served(config, impl); !why.empty()) {
+    ASSERT_TRUE(may_skip(impl)) << why;
+    GTEST_SKIP() << why;
+  }
+  std::vector<std::string> kinds = {"verify", "decode",   "commit",          "copy", "materialise", "export", "import",
+                                    "replay", "accept 0", "window replaced", "done", "null_row"};
+  if (policy > 0) kinds.insert(kinds.end(), {"due", "settle", "window wraps", "history wraps"});
+  std::map<std::string, int> counts;
+  run(config, 400, kinds, &counts);
+}
+
 /// A pool whose ring keeps u, on a device: windows of `fast` numerics read it, everything else goes by the raw rows. So
 /// states are those of plain decoding, and outputs near them.
 class FastTrace : public Trace {};
@@ -283,6 +307,19 @@ std::string policy_name_of(const ::testing::TestParamInfo<Param>& trace) {
   for (char& c : name) c = std::isalnum(static_cast<unsigned char>(c)) ? c : '_';
   return name;
 }
+
+std::string raw_gate_name_of(const ::testing::TestParamInfo<Param>& trace) {
+  const auto& [impl, policy, precision] = trace.param;
+  constexpr const char* kPolicies[] = {"_on_commit_", "_on_next_verify_", "_lazy_"};
+  std::string name = impl + kPolicies[policy] + kPrecisions[precision].name;
+  for (char& c : name) c = std::isalnum(static_cast<unsigned char>(c)) ? c : '_';
+  return name;
+}
+
+INSTANTIATE_TEST_SUITE_P(All, RawGateTrace,
+                         ::testing::Combine(::testing::ValuesIn(impls()), ::testing::Range(size_t{0}, size_t{3}),
+                                            ::testing::Range(size_t{0}, std::size(kPrecisions))),
+                         raw_gate_name_of);
 
 INSTANTIATE_TEST_SUITE_P(All, PolicyTrace,
                          ::testing::Combine(::testing::ValuesIn(impls()), ::testing::Range(size_t{0}, size_t{2}),

@@ -34,6 +34,7 @@ Tracer::Tracer(const RigConfig& config, std::string impl, uint64_t seed)
   other.slots = 2;
   other.device = Device::cpu;  // what is exported does not depend on it
   EXPECT_TRUE(Pool::create(other, &second_).ok());
+  rig_.give_mixers(second_.get());
   Slot unused[2];
   EXPECT_TRUE(second_->acquire(std::span<Slot>(unused)).ok());
   for (int32_t id = 0; id < rig_.pool_config().slots; ++id) poison_slot(id);
@@ -354,7 +355,7 @@ void Tracer::settle() {
 void Tracer::poison_slot(int32_t id) {
   const Ring ring = pool_->ring();
   for (const TensorView& v :
-       {pool_->state(), ring.k, ring.v, ring.g, ring.beta, pool_->conv_state(), pool_->conv_ring()}) {
+       {pool_->state(), ring.k, ring.v, ring.g, ring.a, ring.beta, pool_->conv_state(), pool_->conv_ring()}) {
     for (int64_t layer = 0; !v.empty() && layer < v.shape[0]; ++layer) fill_poison(slice(v.at(layer), id, 1));
   }
   poisoned_.insert(id);

@@ -84,7 +84,7 @@ void Tracer::poison_stale_rows() {
       for (int64_t i = 0; i < c.ring_rows; ++i) {
         // A history that the checkpoint has is dead too.
         if (i >= (h.folded ? h.live : 0) && i < h.live + window) continue;
-        for (const TensorView& v : {ring.k, ring.v, ring.g, ring.beta}) {
+        for (const TensorView& v : {ring.k, ring.v, ring.a.empty() ? ring.g : ring.a, ring.beta}) {
           fill_poison(slice(v.at(layer).at(t.slot.id), (h.base + i) % c.ring_rows, 1));
         }
       }

@@ -455,7 +455,7 @@ TEST(PolicyPool, ImportsAreCheckedWhole) {
   Bytes same_again = bytes;
   sign(&same_again);
   ASSERT_EQ(same_again, bytes) << "this test does not know the format";
-  EXPECT_EQ(word_at(bytes, 8), 3u);
+  EXPECT_EQ(word_at(bytes, 8), 4u);
   const auto before = w.dump();
   const auto refuses = [&](const char* names, size_t at, int32_t found, size_t size = 4) {
     Bytes bad = bytes;

@@ -13,12 +13,13 @@ __device__ inline float log_decay_of(const Params& p, float a, float dt_bias, fl
   return p.safe_gate ? arith::safe_gate<S>(a, dt_bias, expA, p.lower_bound)
                      : arith::softplus_gate<S>(a, dt_bias, expA, p.softplus_beta, p.softplus_threshold);
 }
-/// `k` is 0 for GDN, whose a and dt_bias have one value for each head.
-__device__ inline float log_decay(const detail::RecurrenceParams& p, int hv, int k, float a, float expA) {
-  return log_decay_of(p, a, p.dt_bias ? p.dt_bias[hv * p.dt_bias_head_stride + k] : 0.0f, expA);
+/// `k` is 0 for GDN, whose a and dt_bias have one value for each head. `dt_bias` is that of the layer.
+__device__ inline float log_decay(const detail::RecurrenceParams& p, const float* dt_bias, int hv, int k, float a,
+                                  float expA) {
+  return log_decay_of(p, a, dt_bias ? dt_bias[hv * p.dt_bias_head_stride + k] : 0.0f, expA);
 }
-__device__ inline float log_decay(const detail::RecurrenceParams& p, int hv, int k, float a) {
-  return log_decay(p, hv, k, a, arith::exp_A<arith::Scalar>(p.A_log[hv]));
+__device__ inline float log_decay(const detail::RecurrenceParams& p, int64_t layer, int hv, int k, float a) {
+  return log_decay(p, p.dt_bias_of(layer), hv, k, a, arith::exp_A<arith::Scalar>(p.A_log_of(layer)[hv]));
 }
 
 }  // namespace ringfold::cuda

@@ -48,7 +48,7 @@ Status exact_recurrence(const RecurrenceParams& params, const Desc& desc) {
   p.q_at = pitch(p.q), p.k_at = pitch(p.k), p.v_at = pitch(p.v), p.a_at = pitch(p.a), p.b_at = pitch(p.b);
   p.out_at = pitch(p.out);
   p.ring_k_at = pitch(p.ring_k), p.ring_v_at = pitch(p.ring_v);
-  p.ring_g_at = pitch(p.ring_g), p.ring_beta_at = pitch(p.ring_beta);
+  p.ring_gate_at = pitch(p.ring_gate), p.ring_beta_at = pitch(p.ring_beta);
   const auto origin = [](const Array& a, int64_t v_stride = 0) {
     const auto size = static_cast<int64_t>(size_of(a.dtype));
     return exact::Origin{a.data, a.layer_stride * size, a.row_stride * size, a.token_stride * size, v_stride * size};
@@ -57,7 +57,14 @@ Status exact_recurrence(const RecurrenceParams& params, const Desc& desc) {
   p.origins[kInQ] = origin(p.q), p.origins[kInK] = origin(p.k), p.origins[kInV] = origin(p.v, 1);
   p.origins[kInA] = origin(p.a), p.origins[kInB] = origin(p.b), p.origins[kOut] = origin(p.out, 1);
   p.origins[kRingK] = origin(p.ring_k), p.origins[kRingV] = origin(p.ring_v, 1);
-  p.origins[kRingG] = origin(p.ring_g), p.origins[kRingBeta] = origin(p.ring_beta);
+  p.origins[kRingGate] = origin(p.ring_gate), p.origins[kRingBeta] = origin(p.ring_beta);
+  if (p.from_ring) {  // no a and b: what a gate in the ring needs of the layer
+    const auto parameter = [](const float* data, int64_t layer_stride) {
+      return Origin{reinterpret_cast<std::byte*>(const_cast<float*>(data)), data ? layer_stride * 4 : 0};
+    };
+    p.origins[kInA] = parameter(p.A_log, p.A_log_layer_stride);
+    p.origins[kInB] = parameter(p.dt_bias, p.dt_bias_layer_stride);
+  }
   p.origins[kState] = p.origins[kTarget] = p.origins[kTrack] = origin(p.state, p.K);
   p.most_steps = std::max(1, most_steps(desc));
   p.heads_per_key = p.HV / p.H;

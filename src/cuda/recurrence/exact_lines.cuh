@@ -115,7 +115,7 @@ class Lines {
     line.rounds = 0;
     if (!line.live) return;
     if constexpr (!T::kFromRing && !T::kHistory) {
-      if (line.count == 0 && line.target == line.state) line.live = false;
+      if (line.count == 0) line.live = false;
     } else {
       const Replay replay = replay_of(p, layer, row);
       if (is_idle(p, replay, layer, row)) line.live = false;
@@ -137,7 +137,7 @@ class Lines {
     if (lane >= kAddresses) return;
     const Origin& of = p.origins[lane];
     const int v0 = blockIdx.y * (blockDim.x / 2);
-    std::byte* address = of.data + v0 * of.v;
+    std::byte* address = of.data + v0 * of.v + layer * of.layer;
     if (lane <= kOut) {
       address += p.window_row(row) * of.row + p.window_token(row) * of.token;
     } else {
@@ -146,7 +146,7 @@ class Lines {
         if (lane == kTarget) of_slot = p.destination(row);
         if (lane == kTrack) of_slot = p.track_slot(row);
       }
-      address += layer * of.layer + of_slot * of.row;
+      address += of_slot * of.row;
     }
     line.address(lane) = address;
   }
@@ -156,8 +156,8 @@ class Lines {
     return base + static_cast<int64_t>(head) * pitch.head + static_cast<int64_t>(t) * pitch.token;
   }
 
-  __device__ std::byte* ring_g(const Line& line, int t, int hv) const {
-    return at(line.ring_g, p.ring_g_at, ring_row(line, t), hv);
+  __device__ std::byte* ring_gate(const Line& line, int t, int hv) const {
+    return at(line.ring_gate, p.ring_gate_at, ring_row(line, t), hv);
   }
   __device__ std::byte* ring_beta(const Line& line, int t, int hv) const {
     return at(line.ring_beta, p.ring_beta_at, ring_row(line, t), hv);
@@ -208,7 +208,7 @@ class Lines {
       float g = 0;
       if (in_ring(line, t)) {
         gates.beta = peek<float>(ring_beta(line, t, hv), 0);
-        if constexpr (!T::kKda) g = peek<float>(ring_g(line, t, hv), 0);
+        if constexpr (!T::kKda) g = peek<float>(ring_gate(line, t, hv), 0);
       } else {
         const RawGates raw = early && i == first_gate() ? *fetched : raw_gates(line.a, line.b, t - history(line), hv);
         gates.beta = arith::sigmoid<S>(of_bits(p.b.dtype, raw.b));
@@ -217,7 +217,7 @@ class Lines {
         }
         if (records() && blockIdx.y == 0) {
           poke(ring_beta(line, t, hv), 0, gates.beta);
-          if constexpr (!T::kKda) poke(ring_g(line, t, hv), 0, g);
+          if constexpr (!T::kKda) poke(ring_gate(line, t, hv), 0, g);
         }
       }
       if constexpr (!T::kKda) gates.decay = arith::exp<S>(g);
@@ -236,7 +236,7 @@ class Lines {
         ptx::copy_async_16(ptx::shared_address(&shared.raw(t - first)), prepared_source(line, at_head.key, t));
         if constexpr (T::kKda) {  // what make_decay() loads
           const int hv = at_head.hv, k0 = prepared_group() * kGroup;
-          ptx::prefetch(in_ring(line, t) ? ring_g(line, t, hv) + k0 * 4
+          ptx::prefetch(in_ring(line, t) ? ring_gate(line, t, hv) + k0 * size_of(p.ring_gate.dtype)
                                          : at(line.a, p.a_at, t - history(line), hv) + k0 * size_of(p.a.dtype));
         }
       }
@@ -348,27 +348,49 @@ class Lines {
     x[4] = high.x, x[5] = high.y, x[6] = high.z, x[7] = high.w;
   }
 
+  /// Parameters of the gate of a line's layer.
+  __device__ const float* A_log(const Line& line) const {
+    return T::kFromRing ? reinterpret_cast<const float*>(line.a) : p.A_log;
+  }
+  __device__ const float* dt_bias(const Line& line) const {
+    return T::kFromRing ? reinterpret_cast<const float*>(line.b) : p.dt_bias;
+  }
+  /// The ring takes g, or a as it came.
+  __device__ void record_gate(std::byte* to, const std::byte* a, int k, float g) const {
+    if (!p.raw_gate) {
+      poke(to, k, g);
+    } else if (p.a.dtype == DType::f32) {
+      poke(to, k, peek<uint32_t>(a, k));
+    } else {
+      poke(to, k, peek<uint16_t>(a, k));
+    }
+  }
+
   /// Decay of this lane's eight k's.
   __device__ void make_decay(const Line& line, int hv, int t, const Gates* gates, float (&decay)[kGroup]) const {
     if constexpr (!T::kKda) {
       const float all = gates[t].decay;
 #pragma unroll
       for (int i = 0; i < kGroup; ++i) decay[i] = all;
-    } else if (in_ring(line, t)) {
-      const float* g = reinterpret_cast<const float*>(ring_g(line, t, hv)) + prepared_group() * kGroup;
-#pragma unroll
-      for (int i = 0; i < kGroup; ++i) decay[i] = prepares() ? arith::exp<S>(g[i]) : 0.0f;
-    } else if constexpr (!T::kFromRing) {
+    } else {
       // The k lane computes the first four, the q lane of the same group the others.
       const int k0 = prepared_group() * kGroup + (prepares_q() ? 4 : 0);
-      const std::byte* a = at(line.a, p.a_at, t - history(line), hv);
-      const float expA = arith::exp_A<S>(p.A_log[hv]);
+      const bool recorded = in_ring(line, t), there = prepared_group() < T::K / kGroup;
+      const std::byte* from = recorded ? ring_gate(line, t, hv) : at(line.a, p.a_at, t - history(line), hv);
+      const DType dtype = recorded ? p.ring_gate.dtype : p.a.dtype;
+      const bool raw = !recorded || p.raw_gate, records_it = there && !recorded && records() && blockIdx.y == 0;
       float mine[4];
 #pragma unroll
+      for (int i = 0; i < 4; ++i) mine[i] = there ? load(dtype, from, k0 + i) : 0.0f;
+      if (raw && there) {
+        const float expA = arith::exp_A<S>(A_log(line)[hv]);
+#pragma unroll
+        for (int i = 0; i < 4; ++i) mine[i] = log_decay(p, dt_bias(line), hv, k0 + i, mine[i], expA);
+      }
+#pragma unroll
       for (int i = 0; i < 4; ++i) {
-        const float g = prepares() ? log_decay(p, hv, k0 + i, load(p.a.dtype, a, k0 + i), expA) : 0.0f;
-        if (prepares() && records() && blockIdx.y == 0) poke(ring_g(line, t, hv), k0 + i, g);
-        mine[i] = arith::exp<S>(g);
+        if (records_it) record_gate(ring_gate(line, t, hv), from, k0 + i, mine[i]);
+        mine[i] = arith::exp<S>(mine[i]);
       }
 #pragma unroll
       for (int i = 0; i < 4; ++i) {

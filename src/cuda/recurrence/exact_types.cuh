@@ -31,7 +31,7 @@ enum Address {
   kOut,
   kRingK,
   kRingV,
-  kRingG,
+  kRingGate,
   kRingBeta,
   kState,
   kTarget,
@@ -49,12 +49,12 @@ struct Origin {
 /// The params of the call; its arrays' origins, so that a warp's lanes find one address each; and their pitches in 32
 /// bits: 64-bit products would be a good part of the kernel.
 struct ExactParams : RecurrenceParams {
-  Pitch q_at, k_at, v_at, a_at, b_at, out_at;           // of the window
-  Pitch ring_k_at, ring_v_at, ring_g_at, ring_beta_at;  // of the ring, read or written
-  int32_t state_head = 0;                               // bytes between the heads of a state
-  int32_t most_steps = 1;                               // of a row
-  int32_t heads_per_key = 1;                            // HV / H
-  Origin origins[kAddresses];                           // last: what the loop of heads uses has short offsets
+  Pitch q_at, k_at, v_at, a_at, b_at, out_at;              // of the window
+  Pitch ring_k_at, ring_v_at, ring_gate_at, ring_beta_at;  // of the ring, read or written
+  int32_t state_head = 0;                                  // bytes between the heads of a state
+  int32_t most_steps = 1;                                  // of a row
+  int32_t heads_per_key = 1;                               // HV / H
+  Origin origins[kAddresses];                              // last: what the loop of heads uses has short offsets
 };
 
 /// Where the tokens come from: the ring alone (fold), a window, or a window behind a history in the ring.
@@ -103,10 +103,11 @@ struct alignas(16) Scalars {
 };
 
 /// A row of a layer: its arrays' addresses at head 0, token 0, in the order of Address; those with rows of V at the
-/// block's first. Not `live`: nothing to do but zero outputs.
+/// block's first. Not `live`: nothing to do but zero outputs. Without a window `a` and `b` are the layer's A_log and
+/// dt_bias.
 struct alignas(16) Line {
   const std::byte *q, *k, *v, *a, *b;
-  std::byte *out, *ring_k, *ring_v, *ring_g, *ring_beta;
+  std::byte *out, *ring_k, *ring_v, *ring_gate, *ring_beta;
   std::byte *state, *target, *track;
   int32_t count;  // steps
   int32_t first_hv;

@@ -79,25 +79,31 @@ __device__ void prepare(const RecurrenceParams& p, const Place& at, int t, const
       copy_element(k_bytes, p.ring_k.at(0, at.slot, ring_row, at.h), k0 + i, p.k.dtype);
     q[i] = window && i < n ? load(p.q.dtype, p.q.at(0, row, token, at.h), k0 + i) : 0.0f;
   }
-  // Gates: one for each k (KDA), or the same in every lane (GDN).
+  // Gates: one for each k (KDA), or the same in every lane (GDN). From a, or as they are in the ring.
+  const Array& from_gate = window ? p.a : p.ring_gate;
+  const std::byte* gate = from_gate.at(layer, row, token, at.hv);
+  const bool computes = window || p.raw_gate;
+#pragma unroll
+  for (int i = 0; i < kGroup; ++i) {
+    if (kda) {
+      g[i] = i < n ? load(from_gate.dtype, gate, k0 + i) : 0.0f;
+      if (i < n && computes) g[i] = log_decay(p, layer, at.hv, k0 + i, g[i]);
+    } else {
+      g[i] = i > 0 ? g[0] : load(from_gate.dtype, gate, 0);
+      if (i == 0 && computes) g[0] = log_decay(p, layer, at.hv, 0, g[0]);
+    }
+  }
   float beta;
   if (window) {
-    const std::byte* a = p.a.at(0, row, token, at.hv);
-#pragma unroll
-    for (int i = 0; i < kGroup; ++i) {
-      if (kda) {
-        g[i] = i < n ? log_decay(p, at.hv, k0 + i, load(p.a.dtype, a, k0 + i)) : 0.0f;
-      } else {
-        g[i] = i == 0 ? log_decay(p, at.hv, 0, load(p.a.dtype, a, 0)) : g[0];
-      }
-    }
     beta = arith::sigmoid<S>(load(p.b.dtype, p.b.at(0, row, token, at.hv), 0));
     if (records && at.records_gate) {
-      std::byte* ring_g = p.ring_g.at(0, at.slot, ring_row, at.hv);
-      if (kda) {
-        for (int i = 0; i < n; ++i) poke(ring_g, k0 + i, g[i]);
+      std::byte* ring_gate = p.ring_gate.at(0, at.slot, ring_row, at.hv);
+      if (p.raw_gate) {
+        for (int i = 0; i < n; ++i) copy_element(gate, ring_gate, k0 + i, p.a.dtype);
+      } else if (kda) {
+        for (int i = 0; i < n; ++i) poke(ring_gate, k0 + i, g[i]);
       } else if (lane == 0) {
-        poke(ring_g, 0, g[0]);
+        poke(ring_gate, 0, g[0]);
       }
       if (lane == 0) poke(p.ring_beta.at(0, at.slot, ring_row, at.hv), 0, beta);
     }
@@ -108,9 +114,6 @@ __device__ void prepare(const RecurrenceParams& p, const Place& at, int t, const
       }
     }
   } else {
-    const std::byte* ring_g = p.ring_g.at(layer, row, token, at.hv);
-#pragma unroll
-    for (int i = 0; i < kGroup; ++i) g[i] = kda ? (i < n ? peek<float>(ring_g, k0 + i) : 0.0f) : peek<float>(ring_g, 0);
     beta = peek<float>(p.ring_beta.at(layer, row, token, at.hv), 0);
   }
   if (p.qk_l2norm) {

@@ -83,7 +83,7 @@ Status fast_verify(const RecurrenceParams& params, const Desc& desc) {
   p.at_out = place(p.out, false, p.HV, p.V);
   p.at_state = place(p.state, true, p.HV, p.V * p.state_v_stride);
   p.at_ring_k = place(p.ring_k, true, p.H, p.K), p.at_ring_v = place(p.ring_v, true, p.HV, p.V);
-  p.at_ring_g = place(p.ring_g, true, p.HV, p.K), p.at_ring_beta = place(p.ring_beta, true, p.HV, 0);
+  p.at_ring_gate = place(p.ring_gate, true, p.HV, p.K), p.at_ring_beta = place(p.ring_beta, true, p.HV, 0);
   p.at_ring_u = place(p.ring_u, true, p.HV, p.V);
   p.state_row = bytes(p.state_v_stride, p.state.dtype);
   p.slot_id_stride = bytes(p.slot_ids.stride, DType::i32) / 4;

@@ -252,15 +252,25 @@ class Block : public History<T> {
     if (warp == T::kWarps - 1 && lane < count) {
       const int ring_row = row_of(lane);
       poke(p.at_ring_beta.at(slot, hv, ring_row * p.at_ring_beta.token), 0, beta(lane));
-      if constexpr (!T::kKda) poke(p.at_ring_g.at(slot, hv, ring_row * p.at_ring_g.token), 0, log_of(lane));
+      if constexpr (!T::kKda) poke(p.at_ring_gate.at(slot, hv, ring_row * p.at_ring_gate.token), 0, log_of(lane));
     }
     if constexpr (T::kKda) {
       const int k = threadIdx.x % T::K;
-      std::byte* g = p.at_ring_g.at(slot, hv, k * 4);
+      const int size = static_cast<int>(size_of(p.ring_gate.dtype));
+      std::byte* gate = p.at_ring_gate.at(slot, hv, k * size);
+      const std::byte* a = p.at_a.at(begin(), hv, k * size);  // as it came, where the ring keeps that
 #pragma unroll 4
       for (int i = 0; i < T::kGates; ++i) {
         const int t = gate_token(i);
-        if (t < count) poke(g + t * p.at_ring_g.token, 0, logs(t)[k]);
+        if (t >= count) continue;
+        std::byte* to = gate + t * p.at_ring_gate.token;
+        if (!p.raw_gate) {
+          poke(to, 0, logs(t)[k]);
+        } else if (size == 4) {
+          poke(to, 0, peek<uint32_t>(a + t * p.at_a.token, 0));
+        } else {
+          poke(to, 0, peek<uint16_t>(a + t * p.at_a.token, 0));
+        }
       }
     }
   }

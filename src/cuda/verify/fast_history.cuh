@@ -79,7 +79,7 @@ class History : public Coefficients<T> {
     }
     if (lane >= history) return;
     ptx::copy_async_4(ptx::shared_address(of_warp() + 4 + lane),
-                      p.at_ring_g.at(slot, hv, ring_row(first_row, lane) * p.at_ring_g.token));
+                      p.at_ring_gate.at(slot, hv, ring_row(first_row, lane) * p.at_ring_gate.token));
   }
 
   /// w_j in lane j, and E. The history is there.

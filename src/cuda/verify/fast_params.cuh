@@ -32,7 +32,7 @@ struct Divisor {
 };
 
 struct FastParams : RecurrenceParams {
-  Place at_q, at_k, at_v, at_a, at_b, at_out, at_state, at_ring_k, at_ring_v, at_ring_g, at_ring_beta, at_ring_u;
+  Place at_q, at_k, at_v, at_a, at_b, at_out, at_state, at_ring_k, at_ring_v, at_ring_gate, at_ring_beta, at_ring_u;
   Divisor by_parts, by_heads_of_key;  // of V; of a key head
   int heads_of_key = 1;
   int slot_id_stride = 1;
