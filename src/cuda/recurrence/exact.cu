@@ -36,22 +36,26 @@ Plan exact_plan(const Desc& d) {
   return plan;
 }
 
-Status exact_recurrence(const RecurrenceParams& params, const Desc& desc) {
-  exact::ExactParams p;
-  static_cast<RecurrenceParams&>(p) = params;
+void exact::ExactParams::fill(const RecurrenceParams& params, const Desc& desc) {
+  static_cast<RecurrenceParams&>(*this) = params;
   const auto bytes = [](int64_t elements, DType dtype) {  // exact_refusal() has seen that they fit
     return static_cast<int32_t>(elements * static_cast<int64_t>(size_of(dtype)));
   };
-  const auto pitch = [&](const Array& a) {
-    return a ? exact::Pitch{bytes(a.head_stride, a.dtype), bytes(a.token_stride, a.dtype)} : exact::Pitch{};
+  const auto pitch = [&](const Array& array) {
+    return array ? Pitch{bytes(array.head_stride, array.dtype), bytes(array.token_stride, array.dtype)} : Pitch{};
   };
-  p.q_at = pitch(p.q), p.k_at = pitch(p.k), p.v_at = pitch(p.v), p.a_at = pitch(p.a), p.b_at = pitch(p.b);
-  p.out_at = pitch(p.out);
-  p.ring_k_at = pitch(p.ring_k), p.ring_v_at = pitch(p.ring_v);
-  p.ring_g_at = pitch(p.ring_g), p.ring_beta_at = pitch(p.ring_beta);
-  p.most_steps = std::max(1, most_steps(desc));
-  p.heads_per_key = p.HV / p.H;
-  p.state_head = bytes(p.state.head_stride, p.state.dtype);
+  q_at = pitch(q), k_at = pitch(k), v_at = pitch(v), a_at = pitch(a), b_at = pitch(b);
+  out_at = pitch(out);
+  ring_k_at = pitch(ring_k), ring_v_at = pitch(ring_v);
+  ring_g_at = pitch(ring_g), ring_beta_at = pitch(ring_beta);
+  most_steps = std::max(1, cuda::most_steps(desc));
+  heads_per_key = HV / H;
+  state_head = bytes(state.head_stride, state.dtype);
+}
+
+Status exact_recurrence(const RecurrenceParams& params, const Desc& desc) {
+  exact::ExactParams p;
+  p.fill(params, desc);
   const DeviceProperties& device = current_device();
   const ExactTiles tiles = exact_tiles(desc, device);
   if (tiles.heads == 0) return {};

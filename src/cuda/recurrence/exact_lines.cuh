@@ -16,7 +16,8 @@ namespace ringfold::cuda::exact {
 template <class T>
 class Lines {
  protected:
-  __device__ Lines(const ExactParams& params, const Layers& layers, std::byte* memory, int heads_of_line, int buffers)
+  __device__ Lines(const typename T::Params& params, const Layers& layers, std::byte* memory, int heads_of_line,
+                   int buffers)
       : p(params),
         layers_(layers),
         shared{memory, static_cast<int>(blockDim.x), params.most_steps, heads_of_line, buffers},
@@ -66,6 +67,7 @@ class Lines {
     __syncthreads();
   }
 
+  __device__ LayerWork<T> layer_work() const { return {p, shared, lane, warp}; }
   __device__ DType act_dtype() const { return T::kFromRing ? p.ring_v.dtype : p.v.dtype; }
   __device__ bool records() const { return !T::kFromRing && p.records(); }
   /// Step t of a line comes from the ring, or from the window?
@@ -85,16 +87,18 @@ class Lines {
     const int rows = static_cast<int>(p.rows), layer_index = index / rows, row = index - layer_index * rows;
     const int64_t layer = layers_(layer_index);
     const int v0 = blockIdx.y * (blockDim.x / 2);
-    const RowStatus status =
-        T::kFromRing ? verdict_on_accepted(p, layers_, row) : verdict_on_window(p, row, T::kHistory);
+    const RowStatus status = T::kFromRing ? verdict_on_accepted(p, layers_, row)
+                             : T::kLayer  ? judge_layer(p, row)
+                                          : verdict_on_window(p, row, T::kHistory);
     if (lane != 0) return;
     if (layer_index == 0 && blockIdx.y == 0) {  // several blocks may speak for a row; they say the same
       if constexpr (T::kFromRing) {
         if (p.row_status) p.row_status[row] = static_cast<int32_t>(status);
-      } else {
+      } else if constexpr (!T::kLayer) {
         settle_window(p, row, status);
       }
     }
+    if constexpr (T::kLayer) layer_work().open_line(first.line(), row, status);
     Line& line = shared.line(first.line());
     line.first_hv = first.hv;
     const int64_t slot = p.slot_ids[row];
@@ -103,7 +107,9 @@ class Lines {
     line.track_step = -1;
     line.history = line.first_row = 0;
     line.rounds = 0;
-    if constexpr (!T::kFromRing) {
+    if constexpr (T::kLayer) {
+      line.out = reinterpret_cast<std::byte*>(shared.outputs());
+    } else if constexpr (!T::kFromRing) {
       if (status != RowStatus::bad_window_bounds) {
         line.out = p.out.at(0, p.window_row(row), p.window_token(row), 0) + v0 * size_of(p.out.dtype);
       }
@@ -191,7 +197,9 @@ class Lines {
   __device__ void fetch_inputs(const Turn& at_head, bool same_key) const {
     const Line& line = shared.line(at_head.line());
     const int t = first_token(at_head);
-    if (line.live && !same_key && t < line.count && prepares(line, t)) {
+    if constexpr (T::kLayer) {
+      if (line.live) layer_work().request(line, at_head);
+    } else if (line.live && !same_key && t < line.count && prepares(line, t)) {
       ptx::copy_async_16(ptx::shared_address(shared.raw() + threadIdx.x), prepared_source(line, at_head.key, t));
     }
     ptx::commit_copies();
@@ -258,8 +266,19 @@ class Lines {
   __device__ void normalise(const Line& line, const Turn& at_head, int t, float (&x)[kGroup], float& kq) const {
     uint4 raw = {};
     if (prepares(line, t)) {
-      raw = t == first_token(at_head) ? shared.raw()[threadIdx.x]
-                                      : *reinterpret_cast<const uint4*>(prepared_source(line, at_head.key, t));
+      if (T::kLayer || t != first_token(at_head)) {
+        const std::byte* source = prepared_source(line, at_head.key, t);
+        if constexpr (T::kLayer) {
+          const int own = t - history(line);
+          raw = in_ring(line, t) ? *reinterpret_cast<const uint4*>(source)
+                                 : layer_work().convolve_key(at_head, own, source, prepares_q(), prepared_group(),
+                                                             first_of_key(at_head));
+        } else {
+          raw = *reinterpret_cast<const uint4*>(source);
+        }
+      } else {
+        raw = shared.raw()[threadIdx.x];
+      }
     }
     widen_8(act_dtype(), raw, x);
     if (records() && !in_ring(line, t) && blockIdx.y == 0 && prepares() && !prepares_q() && first_of_key(at_head)) {
@@ -338,7 +357,7 @@ class Lines {
     }
   }
 
-  const ExactParams& p;
+  const typename T::Params& p;
   const Layers& layers_;
   const Shared<T> shared;
   const int lane, warp;

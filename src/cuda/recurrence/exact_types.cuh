@@ -26,6 +26,8 @@ struct ExactParams : RecurrenceParams {
   int32_t state_head = 0;                               // bytes between the heads of a state
   int32_t most_steps = 1;                               // of a row
   int32_t heads_per_key = 1;                            // HV / H
+
+  void fill(const RecurrenceParams& params, const Desc& desc);  // of a call that exact_refusal() accepts
 };
 
 /// Where the tokens come from: the ring alone (fold), a window, or a window behind a history in the ring.
@@ -34,6 +36,8 @@ enum class Source { ring, window, history };
 /// What is known at compile time. StateBytes: 4, or 2 for bf16 and f16.
 template <int K_, int StateBytes, bool Kda, Source From>
 struct Traits {
+  using Params = ExactParams;
+  static constexpr bool kLayer = false;  // a whole layer (cuda/layer): q, k and v are projections
   static constexpr int K = K_;
   static constexpr int kStateBytes = StateBytes;
   static constexpr bool kKda = Kda, kFromRing = From == Source::ring, kHistory = From == Source::history;
@@ -89,6 +93,10 @@ struct alignas(16) Line {
 
 static_assert(sizeof(Line) == kExactLineBytes);
 
+/// What is done where a whole layer runs (cuda/layer/exact_layer.cuh).
+template <class T>
+class LayerWork;
+
 /// Shared memory of a block, carved from one array. The order and the sizes are those of exact_shared_bytes().
 template <class T>
 struct Shared {
@@ -109,12 +117,20 @@ struct Shared {
   }
   /// Raw q and k of the first token that a warp prepares: 16 bytes for each thread.
   __device__ uint4* raw() const { return reinterpret_cast<uint4*>(v(2, 0)); }
-  __device__ Line& line(int buffer) const { return reinterpret_cast<Line*>(raw() + threads)[buffer]; }
+  /// A layer has in their place the mixer's outputs of a head: [token, V].
+  __device__ float* outputs() const { return reinterpret_cast<float*>(raw()); }
+  __device__ Line& line(int buffer) const {
+    const int raw_bytes = T::kLayer ? threads * max(16, 2 * window) : threads * 16;
+    return reinterpret_cast<Line*>(reinterpret_cast<std::byte*>(raw()) + raw_bytes)[buffer];
+  }
   /// Barriers of a buffer of token vectors: all warps have made their part of it; all warps have read it.
   __device__ uint32_t made(int buffer) const { return ptx::shared_address(barriers() + 2 * buffer); }
   __device__ uint32_t read(int buffer) const { return ptx::shared_address(barriers() + 2 * buffer + 1); }
+  /// Of a layer: a head's outputs have been written; they have been read.
+  __device__ uint32_t written() const { return ptx::shared_address(barriers() + 2 * buffers); }
+  __device__ uint32_t normed() const { return ptx::shared_address(barriers() + 2 * buffers + 1); }
   __device__ Gates* gates(int buffer, int head) const {
-    return reinterpret_cast<Gates*>(barriers() + 2 * buffers) + (buffer * heads + head) * window;
+    return reinterpret_cast<Gates*>(barriers() + 2 * buffers + (T::kLayer ? 2 : 0)) + (buffer * heads + head) * window;
   }
 
  private:

@@ -1,0 +1,47 @@
+// One instance of the exact layer kernel. Each instance is compiled in a unit of its own, so that builds use all cores.
+#pragma once
+
+#include "cuda/layer/exact_layer.cuh"
+
+namespace ringfold::cuda::exact {
+
+template <class T>
+__global__ void __launch_bounds__(kExactThreads, 2)
+    exact_kernel_of_layer(const __grid_constant__ ExactLayerParams p, const __grid_constant__ Layers layers,
+                          int64_t heads, int heads_of_line, int buffers) {
+  extern __shared__ __align__(16) std::byte shared[];
+  const int64_t units = heads / p.unit;
+  const int64_t first = units * blockIdx.x / gridDim.x * p.unit, last = units * (blockIdx.x + 1) / gridDim.x * p.unit;
+  LayerBlock<T>(p, layers, shared + kLayerSharedBytes, heads_of_line, buffers)
+      .run(static_cast<int>(first), static_cast<int>(last));
+}
+
+template <class T>
+Status launch_layer(const ExactLayerParams& p, const ExactTiles& tiles, int most_shared_bytes) {
+  Layers layers;
+  RINGFOLD_RETURN_IF_ERROR(list_layers(p, &layers));
+  RINGFOLD_RETURN_IF_ERROR(allow_shared<exact_kernel_of_layer<T>>(most_shared_bytes));
+  exact_kernel_of_layer<T>
+      <<<static_cast<unsigned>(tiles.blocks), tiles.threads, tiles.shared_bytes, static_cast<cudaStream_t>(p.stream)>>>(
+          p, layers, tiles.heads, tiles.heads_of_line, tiles.vector_buffers);
+  return check(cudaGetLastError(), "layer");
+}
+
+using LaunchLayer = Status (*)(const ExactLayerParams&, const ExactTiles&, int);
+
+/// The instances of one K and source: [state bytes 4, 2][gdn, kda].
+struct LayerInstances {
+  LaunchLayer of[2][2];
+};
+template <int K, Source From>
+LayerInstances layer_instances() {
+  return {{{launch_layer<LayerTraits<K, 4, false, From>>, launch_layer<LayerTraits<K, 4, true, From>>},
+           {launch_layer<LayerTraits<K, 2, false, From>>, launch_layer<LayerTraits<K, 2, true, From>>}}};
+}
+
+LayerInstances layer_window_128();
+LayerInstances layer_window_64();
+LayerInstances layer_history_128();
+LayerInstances layer_history_64();
+
+}  // namespace ringfold::cuda::exact
