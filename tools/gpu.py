@@ -39,7 +39,8 @@ SANITIZED_TESTS = "*cuda*-*C19*"
 BARRIERS = 16  # in shared memory, of a block: more than any has; what the tools find by themselves is too little
 SANITIZERS = ev.SANITIZERS
 # Each group is a process of its own, so that rows already timed are kept if a later group is stopped.
-BENCH_GROUPS = ("decode", "fold", "verify_fast_gdn", "verify_fast_kda", "verify_exact_gdn", "verify_exact_kda", "step_on_commit", "step_on_next_verify", "step_lazy")
+BENCH_GROUPS = ("decode", "fold", "fused", "verify_fast_gdn", "verify_fast_kda", "verify_exact_gdn", "verify_exact_kda",
+                "step_on_commit", "step_on_next_verify", "step_lazy")
 TIMEOUT = 570  # seconds for one suite
 PYTHON_NEEDS = ("nanobind", "torch", "numpy", "ml_dtypes", "pytest")
 
@@ -314,6 +315,8 @@ def merge_bench(data, pattern, rows, error):
         else:
             data["bench"][row["key"]] = round(row["ratio"], 4)
             data["bench"][f"{row['key']}_us"] = round(row["us"], 3)
+            if "chain_us" in row:
+                data["bench"][f"{row['key']}_chain_us"] = round(row["chain_us"], 3)
     if error:
         failures.append(f"{pattern}: {error}")
     result = {"passed": sum(not key.endswith("_us") for key in data["bench"]), "failed": len(failures),

@@ -17,9 +17,7 @@ __device__ inline float norm_divisor(const NormParams& p, const float (&x)[arith
 }
 
 /// Output v of a head, of the mixer's output x.
-__device__ inline void norm_one(const NormParams& p, float x, float divisor, int v, const std::byte* gate,
-                                std::byte* to) {
-  const float z = load(p.z.dtype, gate, v), w = load(p.weight_dtype, p.weight, v);
+__device__ inline void norm_one(const NormParams& p, float x, float divisor, float w, float z, int v, std::byte* to) {
   store(p.out.dtype, to, v, arith::gated<S>(x, divisor, w, z, p.silu_gate));
 }
 
@@ -29,7 +27,8 @@ __device__ inline void norm_head(const NormParams& p, const float (&x)[arith::kG
 #pragma unroll
   for (int i = 0; i < arith::kGroup; ++i) {
     const int v = lane * arith::kGroup + i;
-    if (v < p.V) norm_one(p, x[i], divisor, v, gate, to);
+    if (v >= p.V) continue;
+    norm_one(p, x[i], divisor, load(p.weight_dtype, p.weight, v), load(p.z.dtype, gate, v), v, to);
   }
 }
 

@@ -79,19 +79,6 @@ class LayerWork {
     line.conv_ring = p.conv.ring ? p.conv.ring.at(0, line.slot, 0, 0) : nullptr;
   }
 
-  /// Brings the projections of a head close.
-  template <class Turn>
-  __device__ void request(const Line& line, const Turn& at) const {
-    const int n = tokens(line);
-    if (lane < n) ptx::prefetch(v_input(line, at) + lane * static_cast<int64_t>(p.v_at.token) + warp * 32);
-    constexpr int kPieces = T::K / 64;  // of 128 bytes
-    for (int i = thread(); i < n * 2 * kPieces; i += blockDim.x) {
-      const int t = i / (2 * kPieces), piece = i % kPieces;
-      const bool is_q = i / kPieces % 2 != 0;
-      ptx::prefetch(key_input(line, at, is_q) + t * static_cast<int64_t>(key_pitch(is_q).token) + piece * 128);
-    }
-  }
-
   /// The conv's outputs of group `group` of a key head's q or k at token t, whose projections are at `x`. `records`:
   /// those go to the ring.
   template <class Turn>
@@ -105,31 +92,46 @@ class LayerWork {
     if (records && line.conv_ring) {
       store_8(recorded(line, t) + static_cast<int64_t>(c) * 2, *reinterpret_cast<const uint4*>(x));
     }
-    // A few channels at a time: more take more registers than there are.
+    // All loads first, then two channels at a time: more take more registers than there are.
+    uint4 raw[kMaxConvWidth], weights[kMaxConvWidth];
+#pragma unroll
+    for (int j = 0; j < kMaxConvWidth; ++j) {
+      raw[j] = {};
+      if (j > taps) continue;
+      raw[j] = t + j < taps ? old_inputs(line, c, t + j) : *reinterpret_cast<const uint4*>(x + (j - taps) * pitch);
+    }
+    const bool packed =
+        conv.width == 4 && conv.weight_stride == 4 && conv.weight_dtype != DType::f32 && is_aligned(conv.weight);
+#pragma unroll
+    for (int i = 0; i < kMaxConvWidth; ++i) {
+      weights[i] = {};
+      if (packed) weights[i] = reinterpret_cast<const uint4*>(conv.weight + static_cast<int64_t>(c) * 8)[i];
+    }
     uint4 result = {};
 #pragma unroll 1
-    for (int part = 0; part < kGroup / kPart; ++part) {
-      const int first = c + part * kPart;
-      uint32_t raw[kMaxConvWidth];
+    for (int i = 0; i < kGroup; i += 2) {
+      float w[8];  // four of each channel
+      if (packed) {
+        widen_8(conv.weight_dtype, weights[0], w);
+      } else {
+#pragma unroll
+        for (int j = 0; j < 8; ++j) {
+          const int64_t at = (c + i + j / 4) * conv.weight_stride + j % 4;
+          w[j] = j % 4 <= taps ? load(conv.weight_dtype, conv.weight, at) : 0.0f;
+        }
+      }
+      float2 in[kMaxConvWidth];
 #pragma unroll
       for (int j = 0; j < kMaxConvWidth; ++j) {
-        raw[j] = 0;
-        if (j > taps) continue;
-        raw[j] = t + j < taps ? old_input(line, first, t + j) | old_input(line, first + 1, t + j) << 16
-                              : *reinterpret_cast<const uint32_t*>(x + (j - taps) * pitch + part * 4);
+        in[j] = widen_2(act, raw[j].x);
+        raw[j] = {raw[j].y, raw[j].z, raw[j].w, 0};
       }
-      float w[kMaxConvWidth][kPart], y[kPart];
-      load_weights(first, w);
-#pragma unroll
-      for (int e = 0; e < kPart; ++e) {
-        y[e] = conv_output(
-            conv, bias(first + e), [&](int j) { return w[j][e]; },
-            [&](int j) {
-              const float2 pair = widen_2(act, raw[j]);
-              return e == 0 ? pair.x : pair.y;
-            });
-      }
-      result = {result.y, result.z, result.w, narrow_2(act, y[0], y[1])};
+      const float y0 = conv_output(
+          conv, bias(c + i), [&](int j) { return w[j]; }, [&](int j) { return in[j].x; });
+      const float y1 = conv_output(
+          conv, bias(c + i + 1), [&](int j) { return w[4 + j]; }, [&](int j) { return in[j].y; });
+      result = {result.y, result.z, result.w, narrow_2(act, y0, y1)};
+      weights[0] = weights[1], weights[1] = weights[2], weights[2] = weights[3];
     }
     return result;
   }
@@ -149,45 +151,62 @@ class LayerWork {
       w[j] = j <= taps ? load(conv.weight_dtype, conv.weight, c * conv.weight_stride + j) : 0.0f;
     }
     const float b = bias(c);
+    const int64_t pitch = p.v_at.token;
+    const bool odd = lane >= 16;
 #pragma unroll 1
-    for (int t = lane / 16; t < n; t += 2) {
-      uint32_t bits[kMaxConvWidth];
+    for (int t0 = 0; t0 < n; t0 += kAtOnce) {
+      // Inputs t0 - taps .. t0 + kAtOnce - 1, all loads first.
+      uint32_t bits[kTaps + kAtOnce];
 #pragma unroll
-      for (int j = 0; j < kMaxConvWidth; ++j) {
-        bits[j] = 0;
-        if (j > taps) continue;
-        bits[j] = t + j < taps ? old_input(more, c, t + j)
-                               : peek<uint16_t>(x + (t + j - taps) * static_cast<int64_t>(p.v_at.token), 0);
+      for (int i = 0; i < kTaps + kAtOnce; ++i) {
+        const int t = t0 + i - taps;
+        bits[i] = t >= n ? 0 : t < 0 ? old_input(more, c, t + taps) : peek<uint16_t>(x + t * pitch, 0);
       }
-      const float y = conv_output(
-          conv, b, [&](int j) { return w[j]; }, [&](int j) { return widen_2(act, bits[j]).x; });
-      poke(shared.v(buffer, history(line) + t), row, static_cast<uint16_t>(narrow_2(act, y, 0.0f)));
-      if (more.conv_ring) poke(recorded(more, t), c, peek<uint16_t>(x + t * static_cast<int64_t>(p.v_at.token), 0));
+#pragma unroll
+      for (int i = 0; i < kAtOnce; i += 2) {
+        const int t = t0 + i + (odd ? 1 : 0);
+        const float y = conv_output(
+            conv, b, [&](int j) { return w[j]; },
+            [&](int j) { return widen_2(act, odd ? bits[i + 1 + j] : bits[i + j]).x; });
+        if (t >= n) continue;
+        poke(shared.v(buffer, history(line) + t), row, static_cast<uint16_t>(narrow_2(act, y, 0.0f)));
+        if (more.conv_ring) poke(recorded(more, t), c, peek<uint16_t>(x + t * pitch, 0));
+      }
     }
   }
 
   /// The norm of a head's outputs, or zeros; and the conv windows of the head, with the last of a key head those of its
-  /// q and k, which nobody reads any more.
-  template <class Turn>
-  __device__ __forceinline__ void finish(const Line& line, const Turn& at) const {
+  /// q and k, which nobody reads any more. `wait` returns when the outputs are there.
+  template <class Turn, class Wait>
+  __device__ __forceinline__ void finish(const Line& line, const Turn& at, Wait wait) const {
     const LayerLine& more = layer_line(at.line());
     const int n = line.live ? tokens(line) : line.count, V = norm.V, warps = blockDim.x / 32;
-    if (n == 0) return;
     int parts_log = 0;  // a token is shared out among warps that have none of their own
-    while (n << (parts_log + 1) <= warps) ++parts_log;
+    while (n > 0 && n << (parts_log + 1) <= warps) ++parts_log;
     const int part_rows = V >> parts_log;
+    bool waited = false;
+#pragma unroll 1
     for (int i = warp; i < n << parts_log; i += warps) {
-      const int t = i >> parts_log, first = (i & ((1 << parts_log) - 1)) * part_rows;
+      const int t = i >> parts_log, first = (i & ((1 << parts_log) - 1)) * part_rows + lane;
+      const int rows = max(0, min(part_rows - lane, V - first));
       const auto place = [&](const Array& a) {
         return static_cast<int64_t>(size_of(a.dtype)) * (t * a.token_stride + at.hv * a.head_stride);
       };
       std::byte* to = more.out + place(norm.out);
       if (!line.live) {
-        for (int v = first + lane; v < first + part_rows; v += 32) store(norm.out.dtype, to, v, 0.0f);
+        for (int k = 0; k < rows; k += 32) store(norm.out.dtype, to, first + k, 0.0f);
         continue;
       }
+      const std::byte* gate = more.z + place(norm.z);
+      float z[kMostRows], w[kMostRows];
+#pragma unroll
+      for (int k = 0; k < kMostRows; ++k) {
+        z[k] = k * 32 < rows ? load(norm.z.dtype, gate, first + k * 32) : 0.0f;
+        w[k] = k * 32 < rows ? load(norm.weight_dtype, norm.weight, first + k * 32) : 0.0f;
+      }
+      if (!waited) wait();
+      waited = true;
       const float* from = shared.outputs() + t * V;
-      const std::byte* z = more.z + place(norm.z);
       float x[kGroup];
 #pragma unroll
       for (int e = 0; e < kGroup; ++e) {
@@ -195,21 +214,31 @@ class LayerWork {
         x[e] = v < V ? rounded(norm.x.dtype, from[v]) : 0.0f;
       }
       const float divisor = norm_divisor(norm, x, lane);
-      for (int v = first + lane; v < first + part_rows; v += 32) {
-        norm_one(norm, rounded(norm.x.dtype, from[v]), divisor, v, z, to);
+#pragma unroll
+      for (int k = 0; k < kMostRows; ++k) {
+        if (k * 32 >= rows) continue;
+        const int v = first + k * 32;
+        norm_one(norm, rounded(norm.x.dtype, from[v]), divisor, w[k], z[k], v, to);
       }
     }
+    if (!waited) wait();
     if (!conv.write_state || !line.live) return;
-    advance_windows(more.slot, n, v_channel(at), V, v_input(line, at), p.v_at.token);
-    if (at.hv + 1 != (at.key + 1) * p.heads_per_key) return;
-    for (const bool is_q : {true, false}) {
-      advance_windows(more.slot, n, ((is_q ? 0 : p.H) + at.key) * T::K, T::K, key_input(line, at, is_q),
-                      key_pitch(is_q).token);
+    const bool with_keys = at.hv + 1 == (at.key + 1) * p.heads_per_key;
+    for (int i = thread(); i < V + (with_keys ? 2 * T::K : 0); i += blockDim.x) {
+      const bool is_v = i < V, is_q = i < V + T::K;
+      const int of_head = is_v ? i : is_q ? i - V : i - V - T::K;
+      const int64_t c = of_head + (is_v ? v_channel(at) : ((is_q ? 0 : p.H) + at.key) * int64_t{T::K});
+      const std::byte* x = is_v ? v_input(line, at) : key_input(line, at, is_q);
+      const int64_t pitch = is_v ? p.v_at.token : key_pitch(is_q).token;
+      uint32_t old[kTaps];
+      load_window(conv, 0, more.slot, c, old);
+      advance(conv, 0, more.slot, n, c, old, [&](int64_t t) { return x + t * pitch + (of_head - c) * 2; });
     }
   }
 
  private:
-  static constexpr int kPart = 2;  // channels that are convolved together
+  static constexpr int kMostRows = 4;  // of V, in one lane
+  static constexpr int kAtOnce = 4;    // tokens that are convolved at once
 
   __device__ int thread() const { return warp * 32 + lane; }
   __device__ LayerLine& layer_line(int buffer) const { return own.lines[buffer]; }
@@ -232,44 +261,21 @@ class LayerWork {
   }
 
   __device__ float bias(int c) const { return conv.bias ? load(conv.bias_dtype, conv.bias, c) : 0.0f; }
-  /// Input `tap` of the conv window, and those of kPart channels.
+  /// Input `tap` of the conv window, and those of kGroup channels.
   __device__ uint32_t old_input(const LayerLine& line, int64_t c, int tap) const {
     const std::byte* window = conv.state.at(0, line.slot, 0, 0);
     return peek<uint16_t>(window, c * conv.state_channel_stride + tap * conv.state_tap_stride);
   }
+  __device__ uint4 old_inputs(const LayerLine& line, int64_t c, int tap) const {
+    uint32_t pair[kGroup / 2];
+#pragma unroll
+    for (int i = 0; i < kGroup / 2; ++i)
+      pair[i] = old_input(line, c + 2 * i, tap) | old_input(line, c + 2 * i + 1, tap) << 16;
+    return {pair[0], pair[1], pair[2], pair[3]};
+  }
   /// The ring's row of token t.
   __device__ std::byte* recorded(const LayerLine& line, int t) const {
     return line.conv_ring + t * conv.ring.token_stride * 2;
-  }
-
-  /// w[j][e] = weight j of channel c + e.
-  __device__ void load_weights(int c, float (&w)[kMaxConvWidth][kPart]) const {
-    const bool whole = conv.width == 4 && conv.weight_stride == 4 && is_aligned(conv.weight);
-    if (whole && conv.weight_dtype != DType::f32) {
-      const auto* from = reinterpret_cast<const uint4*>(conv.weight + static_cast<int64_t>(c) * 8);
-#pragma unroll
-      for (int i = 0; i < kPart / 2; ++i) {
-        float two[8];
-        widen_8(conv.weight_dtype, from[i], two);
-#pragma unroll
-        for (int j = 0; j < 4; ++j) w[j][2 * i] = two[j], w[j][2 * i + 1] = two[4 + j];
-      }
-    } else if (whole) {
-      const auto* from = reinterpret_cast<const float4*>(conv.weight + static_cast<int64_t>(c) * 16);
-#pragma unroll
-      for (int e = 0; e < kPart; ++e) {
-        const float4 four = from[e];
-        w[0][e] = four.x, w[1][e] = four.y, w[2][e] = four.z, w[3][e] = four.w;
-      }
-    } else {
-#pragma unroll
-      for (int j = 0; j < kMaxConvWidth; ++j) {
-#pragma unroll
-        for (int e = 0; e < kPart; ++e) {
-          w[j][e] = j < conv.width ? load(conv.weight_dtype, conv.weight, (c + e) * conv.weight_stride + j) : 0.0f;
-        }
-      }
-    }
   }
 
   static __device__ bool is_aligned(const std::byte* at) { return reinterpret_cast<uintptr_t>(at) % 16 == 0; }
@@ -282,16 +288,6 @@ class LayerWork {
     const uint32_t words[4] = {raw.x, raw.y, raw.z, raw.w};
 #pragma unroll
     for (int i = 0; i < kGroup; ++i) poke(to, i, static_cast<uint16_t>(words[i / 2] >> 16 * (i % 2)));
-  }
-
-  /// Moves the windows of channels first .. first+count-1 behind n tokens, whose projections of the first are at `x`.
-  __device__ void advance_windows(int64_t slot, int n, int64_t first, int count, const std::byte* x,
-                                  int64_t pitch) const {
-    for (int i = thread(); i < count; i += blockDim.x) {
-      uint32_t old[kTaps];
-      load_window(conv, 0, slot, first + i, old);
-      advance(conv, 0, slot, n, first + i, old, [&](int64_t t) { return x + t * pitch - first * 2; });
-    }
   }
 
   const ExactLayerParams& p;
@@ -371,8 +367,7 @@ class LayerBlock : Block<T> {
 
   /// The end of a head, once all warps have its outputs.
   __device__ __forceinline__ void finish(const Turn& at) const {
-    ptx::barrier_wait(shared.written(), at.phase() & 1);
-    layer_work().finish(shared.line(at.line()), at);
+    layer_work().finish(shared.line(at.line()), at, [&] { ptx::barrier_wait(shared.written(), at.phase() & 1); });
     ptx::barrier_arrive(shared.normed());
   }
 };

@@ -7,8 +7,8 @@ namespace ringfold::cuda::exact {
 
 template <class T>
 __global__ void __launch_bounds__(kExactThreads, 2)
-    exact_kernel_of_layer(const __grid_constant__ ExactLayerParams p, const __grid_constant__ Layers layers,
-                          int64_t heads, int heads_of_line, int buffers) {
+    layer_kernel(const __grid_constant__ ExactLayerParams p, const __grid_constant__ Layers layers, int64_t heads,
+                 int heads_of_line, int buffers) {
   extern __shared__ __align__(16) std::byte shared[];
   const int64_t units = heads / p.unit;
   const int64_t first = units * blockIdx.x / gridDim.x * p.unit, last = units * (blockIdx.x + 1) / gridDim.x * p.unit;
@@ -20,8 +20,8 @@ template <class T>
 Status launch_layer(const ExactLayerParams& p, const ExactTiles& tiles, int most_shared_bytes) {
   Layers layers;
   RINGFOLD_RETURN_IF_ERROR(list_layers(p, &layers));
-  RINGFOLD_RETURN_IF_ERROR(allow_shared<exact_kernel_of_layer<T>>(most_shared_bytes));
-  exact_kernel_of_layer<T>
+  RINGFOLD_RETURN_IF_ERROR(allow_shared<layer_kernel<T>>(most_shared_bytes));
+  layer_kernel<T>
       <<<static_cast<unsigned>(tiles.blocks), tiles.threads, tiles.shared_bytes, static_cast<cudaStream_t>(p.stream)>>>(
           p, layers, tiles.heads, tiles.heads_of_line, tiles.vector_buffers);
   return check(cudaGetLastError(), "layer");

@@ -14,7 +14,7 @@ int exact_layer_shared_bytes(const Desc& layer, int threads, int heads_of_line, 
   const Desc d = recurrence_of(layer);
   constexpr int kBarrierBytes = 2 * 8;
   // Outputs take the place of 16 raw bytes for each thread.
-  const int outputs = threads * std::max(0, 2 * most_steps(d) - 16);
+  const int outputs = threads * std::max(0, 2 * static_cast<int>(d.window) - 16);
   return exact_shared_bytes(d, threads, heads_of_line, vector_buffers) + outputs + kBarrierBytes + kLayerSharedBytes;
 }
 

@@ -20,7 +20,7 @@ class Lines {
                    int buffers)
       : p(params),
         layers_(layers),
-        shared{memory, static_cast<int>(blockDim.x), params.most_steps, heads_of_line, buffers},
+        shared{memory, static_cast<int>(blockDim.x), params.most_steps, heads_of_line, buffers, params.max_window},
         lane(threadIdx.x % 32),
         warp(threadIdx.x / 32) {}
 
@@ -197,9 +197,7 @@ class Lines {
   __device__ void fetch_inputs(const Turn& at_head, bool same_key) const {
     const Line& line = shared.line(at_head.line());
     const int t = first_token(at_head);
-    if constexpr (T::kLayer) {
-      if (line.live) layer_work().request(line, at_head);
-    } else if (line.live && !same_key && t < line.count && prepares(line, t)) {
+    if (!T::kLayer && line.live && !same_key && t < line.count && prepares(line, t)) {
       ptx::copy_async_16(ptx::shared_address(shared.raw() + threadIdx.x), prepared_source(line, at_head.key, t));
     }
     ptx::commit_copies();

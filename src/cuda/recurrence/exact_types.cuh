@@ -102,6 +102,7 @@ template <class T>
 struct Shared {
   std::byte* base;
   int threads, window, heads, buffers;  // heads: of a line, at most; buffers: of token vectors
+  int own;                              // of the window's steps, tokens of a call, a history apart
 
   __device__ std::byte* state() const { return base; }
   __device__ float* vector(int buffer, int t, int which) const {
@@ -120,7 +121,7 @@ struct Shared {
   /// A layer has in their place the mixer's outputs of a head: [token, V].
   __device__ float* outputs() const { return reinterpret_cast<float*>(raw()); }
   __device__ Line& line(int buffer) const {
-    const int raw_bytes = T::kLayer ? threads * max(16, 2 * window) : threads * 16;
+    const int raw_bytes = T::kLayer ? threads * max(16, 2 * own) : threads * 16;
     return reinterpret_cast<Line*>(reinterpret_cast<std::byte*>(raw()) + raw_bytes)[buffer];
   }
   /// Barriers of a buffer of token vectors: all warps have made their part of it; all warps have read it.
