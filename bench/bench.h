@@ -20,11 +20,11 @@ struct Row {
   double bytes = 0;          ///< moved per call (states, rings, inputs, outputs)
   double bytes_twin_us = 0;  ///< twin that moves the same bytes
   double fma_twin_us = 0;    ///< CPU: twin that does the same number of multiply-adds from registers
-  double chain_us = 0;  ///< a whole layer on the CPU: median of conv, mixer and norm by three calls, in turns with it
-  double ratio = 0;     ///< max of the twins / us
-  std::string twin;     ///< CUDA: the launch shape that was the fastest, "256 threads x 8 loads"
-  std::string skipped;  ///< why nothing was timed: nothing serves it, or not enough memory
-  std::string failed;   ///< how its results differ from the reference's; not timed then
+  double chain_us = 0;       ///< a whole layer: median of conv, mixer and norm by three calls, in turns with it
+  double ratio = 0;          ///< max of the twins / us
+  std::string twin;          ///< CUDA: the launch shape that was the fastest, "256 threads x 8 loads"
+  std::string skipped;       ///< why nothing was timed: nothing serves it, or not enough memory
+  std::string failed;        ///< how its results differ from the reference's; not timed then
 };
 
 struct Options {

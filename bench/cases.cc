@@ -44,6 +44,14 @@ Case pool_step(Device device, FoldPolicy policy, const Shape& s, DType state, in
           true};
 }
 
+/// A layer in one call: decode_layer at T = 1, verify_layer beyond.
+Case whole_layer(Device device, const Shape& s, DType state, int64_t T, int64_t B) {
+  Desc d = describe(device, T == 1 ? Op::decode_layer : Op::verify_layer, s, state, T, B);
+  d.channels = 2 * d.H * d.K + d.HV * d.V;
+  const char* name = T == 1 ? "fused_decode" : "fused_verify";
+  return {fmt::format("{}_{}_{}_t{}_b{}", name, to_string(s.kind), to_string(state), T, B), d, {}};
+}
+
 std::vector<Case> cpu_cases() {
   const Shape shapes[] = {
       {MixerKind::gdn, 16, 32}, {MixerKind::gdn, 16, 48}, {MixerKind::kda, 32, 32}, {MixerKind::kda, 12, 12}};
@@ -83,13 +91,7 @@ std::vector<Case> cpu_cases() {
   for (const Shape& s : {shapes[0], shapes[2]}) {
     for (const DType state : kStates) {
       for (const int64_t B : {1, 16}) {
-        for (const int64_t T : {1, 4, 8}) {
-          const Op op = T == 1 ? Op::decode_layer : Op::verify_layer;
-          Desc d = describe(Device::cpu, op, s, state, T, B);
-          d.channels = 2 * d.H * d.K + d.HV * d.V;
-          const char* name = T == 1 ? "fused_decode" : "fused_verify";
-          cases.push_back({fmt::format("{}_{}_{}_t{}_b{}", name, to_string(s.kind), to_string(state), T, B), d, {}});
-        }
+        for (const int64_t T : {1, 4, 8}) cases.push_back(whole_layer(Device::cpu, s, state, T, B));
       }
     }
   }
@@ -155,6 +157,7 @@ std::vector<Case> cuda_cases() {
       for (const int64_t B : {1, 32, 256}) {
         cases.step(4, 3, B);
         cases.step(8, 5, B);
+        for (const int64_t T : {1, 4, 8}) all.push_back(whole_layer(Device::cuda, s, state, T, B));
       }
       // These bring memory of their own, so they come last.
       for (const FoldPolicy policy : {FoldPolicy::on_next_verify, FoldPolicy::lazy}) {

@@ -31,7 +31,7 @@ struct Case {
 /// (two layers).
 /// On CUDA: the same operations of GDN 16/32 and KDA 32/32 over larger batches, `exact` and `fast`, folds of eight
 /// layers in one launch, whole steps under each fold policy, and verify at the shapes of K3 at TP8 and of Qwen3.5-122B
-/// (16/64). Cases of one shape follow each other.
+/// (16/64); whole layers beside their chains, as on the CPU. Cases of one shape follow each other.
 std::vector<Case> standard_cases(Device device);
 
 }  // namespace ringfold::bench

@@ -88,9 +88,14 @@ class CudaTimer final : public Timer {
     const int64_t steps = c.fold ? c.layers() : 1, bytes = c.state_bytes();
     const int64_t calls = std::clamp(kGraphBytes / bytes, (kLeastCalls + steps - 1) / steps, kMostCalls);
     RINGFOLD_RETURN_IF_ERROR(provide_flat(rig));
-    Graph call, twin;
+    Graph call, chain, twin;
     RINGFOLD_RETURN_IF_ERROR(
         call.capture(stream_, [&] { return each(calls, [&](int64_t i) { return rig.call(i); }); }));
+    const bool layer = is_layer(c.desc.op);
+    if (layer) {
+      RINGFOLD_RETURN_IF_ERROR(
+          chain.capture(stream_, [&] { return each(calls, [&](int64_t i) { return rig.chain(i); }); }));
+    }
     std::array<int, 2> shapes{};  // of twins that read, and that read and write
     RINGFOLD_RETURN_IF_ERROR(choose_twins(rig, std::clamp<int64_t>(calls / 4, 1, 64), &shapes));
     const auto twin_call = [&](int64_t i) -> Status {
@@ -98,10 +103,11 @@ class CudaTimer final : public Timer {
       return {};
     };
     RINGFOLD_RETURN_IF_ERROR(twin.capture(stream_, [&] { return each(calls, twin_call); }));
-    std::vector<double> call_us, twin_us;
+    std::vector<double> call_us, chain_us, twin_us;
     double us = 0;
     for (int i = 0; i < kWarmups; ++i) {
       RINGFOLD_RETURN_IF_ERROR(replay(rig, call, calls, &us));
+      if (layer) RINGFOLD_RETURN_IF_ERROR(replay(rig, chain, calls, &us));
       RINGFOLD_RETURN_IF_ERROR(replay(rig, twin, calls, &us));
     }
     const auto start = std::chrono::steady_clock::now();
@@ -111,11 +117,16 @@ class CudaTimer final : public Timer {
     while (call_us.size() < kLeastSamples || elapsed() < seconds_) {
       RINGFOLD_RETURN_IF_ERROR(replay(rig, call, calls, &us));
       call_us.push_back(us / static_cast<double>(steps));
+      if (layer) {
+        RINGFOLD_RETURN_IF_ERROR(replay(rig, chain, calls, &us));
+        chain_us.push_back(us);
+      }
       RINGFOLD_RETURN_IF_ERROR(replay(rig, twin, calls, &us));
       twin_us.push_back(us / static_cast<double>(steps));
     }
     row->us = median(call_us);
     row->min_us = least(call_us);
+    if (layer) row->chain_us = median(chain_us);
     row->bytes_twin_us = median(twin_us);
     row->ratio = row->bytes_twin_us / row->us;
     const bool last_writes = traffic(rig, 0).back().writes;
@@ -202,6 +213,7 @@ class CudaTimer final : public Timer {
     FlatBytes bytes;
     const int64_t B = layout.desc.rows;
     for (const Field f : kInputs) bytes.inputs += B * layout.item_bytes(f);
+    bytes.inputs += B * layout.item_bytes(Field::z);
     for (const Field f : kRing) bytes.ring += B * layout.item_bytes(f);
     bytes = {whole_units(bytes.inputs), whole_units(B * layout.item_bytes(Field::out)), whole_units(bytes.ring)};
     return bytes;
@@ -237,7 +249,8 @@ class CudaTimer final : public Timer {
     t.slot_ids = rig.slot_ids(set);
     t.rows = layout.desc.rows;
     t.layers = part.op == Op::fold ? part.layers : 1;
-    t.writes = part.op != Op::verify;
+    const bool verifies = part.op == Op::verify || part.op == Op::verify_layer;
+    t.writes = !verifies;
     std::byte* const outputs = flat_.data() + bytes.inputs;
     std::byte* const ring = outputs + bytes.outputs + (set * layout.layers + layer) * bytes.ring;
     if (part.op == Op::fold) {
@@ -246,7 +259,7 @@ class CudaTimer final : public Timer {
     } else {
       t.read = {flat_.data(), bytes.inputs / 16};
       t.written[0] = {outputs, bytes.outputs / 16};
-      if (part.op == Op::verify) t.written[1] = {ring, bytes.ring / 16};
+      if (verifies) t.written[1] = {ring, bytes.ring / 16};
     }
     return t;
   }

@@ -43,7 +43,8 @@ BARRIERS = 16  # in shared memory, of a block: more than any has; what the tools
 SANITIZERS = ev.SANITIZERS
 AT_ONCE = 12  # processes: most of what a test or a tool does here is work of the host
 # Each group is a process of its own, so that rows already timed are kept if a later group is stopped.
-BENCH_GROUPS = ("decode", "fold", "verify_fast_gdn", "verify_fast_kda", "verify_exact_gdn", "verify_exact_kda", "step_on_commit", "step_on_next_verify", "step_lazy")
+BENCH_GROUPS = ("decode", "fold", "fused", "verify_fast_gdn", "verify_fast_kda", "verify_exact_gdn", "verify_exact_kda",
+                "step_on_commit", "step_on_next_verify", "step_lazy")
 TIMEOUT = 570  # seconds for one suite
 PACKAGE = os.path.join(BUILD, "python", "ringfold")
 PYTHON_NEEDS = ("torch", "numpy", "ml_dtypes", "pytest")
@@ -371,6 +372,8 @@ def merge_bench(data, pattern, rows, error):
         else:
             data["bench"][row["key"]] = round(row["ratio"], 4)
             data["bench"][f"{row['key']}_us"] = round(row["us"], 3)
+            if "chain_us" in row:
+                data["bench"][f"{row['key']}_chain_us"] = round(row["chain_us"], 3)
     if error:
         failures.append(f"{pattern}: {error}")
     result = {"passed": sum(not key.endswith("_us") for key in data["bench"]), "failed": len(failures),

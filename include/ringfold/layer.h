@@ -55,7 +55,7 @@ struct LayerArgs {
 /// ring, conv ring, checkpoints that are due, cursors. A row that either of the two would refuse is refused for both.
 /// The commit that follows is that of the two calls.
 ///
-/// Errors as verify; arguments are named as above. No snapshots. Nothing on CUDA serves it yet (unsupported).
+/// Errors as verify; arguments are named as above. No snapshots.
 Status verify_layer(const LayerArgs& args);
 
 /// Bit for bit what conv_decode, decode and gated_norm give: outputs, states, conv windows, cursors.

@@ -1,6 +1,7 @@
 // C17 where there is a device: a CUDA graph that was captured once serves other slots, counts and window lengths.
 #include "check/bodies.h"
 #include "check/conv_world.h"
+#include "check/layer_world.h"
 
 #if defined(RINGFOLD_CUDA)
 #include <cuda_runtime_api.h>
@@ -251,6 +252,49 @@ class StoreScene {
   Buffer norm_weight_, norm_;
 };
 
+/// verify_layer and decode_layer.
+class LayerScene {
+ public:
+  LayerScene(const Config& config, std::string_view impl)
+      : layer_(config, impl),
+        memory_(layer_.make_memory()),
+        verify_(layer_.call(longest_rows(layer_.world))),
+        decode_(layer_.call(longest_rows(layer_.world))) {
+    calls.add(layer_.args(memory_, verify_), ringfold::verify_layer, mirrored::verify_layer);
+    calls.add(layer_.args(memory_, decode_), ringfold::decode_layer, mirrored::decode_layer);
+  }
+  void prepare(int64_t number) {
+    const Config& config = layer_.world.config;
+    const Round round(layer_.world, number);
+    memory_.store.fill(round.used, number);
+    fill_poison(memory_.conv_state);
+    fill_poison(memory_.conv_ring);
+    for (int32_t slot : round.used) fill_normal(memory_.conv_state.at(slot), mix({number, 65, slot}));
+    for (auto [call, seed] : {std::pair{&verify_, number}, std::pair{&decode_, number + 100}}) {
+      refill(config, round, seed, 0, call->batch);
+      for (const TensorView& view : {call->qkv.view(), call->z.view()}) {
+        fill_poison(view);
+        fill_normal(slice(view, 0, round.tokens()), mix({static_cast<int64_t>(config.seed), 66, seed}));
+      }
+    }
+  }
+  std::vector<Named> results() const {
+    std::vector<Named> all;
+    for (const auto& [name, view] : memory_.all()) all.push_back({"layers:" + std::string(name), view});
+    for (const LayerWorld::Call* call : {&verify_, &decode_}) {
+      all.push_back({"outputs of a layer", call->batch.out});
+      all.push_back({"status of a layer", call->batch.row_status});
+    }
+    return all;
+  }
+  Calls calls;
+
+ private:
+  LayerWorld layer_;
+  LayerWorld::Memory memory_;
+  LayerWorld::Call verify_, decode_;
+};
+
 /// verify, conv_verify and commit on a pool of the device.
 class PoolScene {
  public:
@@ -391,6 +435,8 @@ void replay_all(Judge& judge, Config config, std::string_view impl) {
   config.layout = Layout::ragged;
   StoreScene captured(config, impl), direct(config, impl);
   replay(judge, captured, direct);
+  LayerScene captured_layer(config, impl), direct_layer(config, impl);
+  replay(judge, captured_layer, direct_layer);
   for (const FoldPolicy policy : {FoldPolicy::on_commit, FoldPolicy::on_next_verify, FoldPolicy::lazy}) {
     if (policy != FoldPolicy::on_commit && (config.window < 2 || 2 * config.window > kMaxWindow)) continue;
     PoolScene captured_pool(judge, config, policy, impl), direct_pool(judge, config, policy, impl);

@@ -5,6 +5,7 @@
 #include "core/plan.h"
 #include "cuda/common/device.h"
 #include "cuda/elementwise/elementwise.h"
+#include "cuda/layer/layer.h"
 #include "cuda/recurrence/exact.h"
 #include "cuda/recurrence/general.h"
 #include "cuda/verify/fast.h"
@@ -25,10 +26,28 @@ Plan plan(const Desc& desc) {
       plan.v_parts = general_v_parts(heads, desc.V, current_device().sms);
       plan.tasks = heads * plan.v_parts;
       break;
+    case Op::verify_layer: plan.tasks = heads; break;
+    case Op::decode_layer: plan.tasks = desc.rows * desc.H; break;
     case Op::gated_norm: plan.tasks = desc.rows * desc.HV; break;
     default: plan.tasks = desc.layers * desc.rows * desc.channels; break;
   }
   return plan;
+}
+
+Plan plan_exact(const Desc& desc) {
+  if (!is_layer(desc.op)) return exact_plan(desc);
+  Plan plan = traffic(desc);
+  const ExactTiles tiles = exact_layer_tiles(desc, current_device());
+  plan.tasks = tiles.heads;
+  plan.threads = tiles.threads;
+  return plan;
+}
+
+Refusal refusal_of_general(const Desc& desc) {
+  return is_layer(desc.op) ? general_layer_refusal(desc) : general_refusal(desc);
+}
+Refusal refusal_of_exact(const Desc& desc) {
+  return is_layer(desc.op) ? exact_layer_refusal(desc) : exact_refusal(desc);
 }
 
 }  // namespace
@@ -38,23 +57,25 @@ std::span<const Implementation> implementations() {
       .name = "cuda.general",
       .device = Device::cuda,
       .unavailable = unavailable,
-      .refusal = general_refusal,
+      .refusal = refusal_of_general,
       .plan = plan,
       .recurrence = general_recurrence,
       .conv = conv,
       .conv_commit = conv_commit,
       .gated_norm = gated_norm,
+      .layer = general_layer,
       .list_due = list_due,
       .move_cursors = move_cursors,
   };
-  static const auto tuned = [](std::string_view name, auto refusal, auto plan_of, auto recurrence) {
+  static const Implementation exact = [] {
     Implementation i = general;
-    i.name = name;
-    i.refusal = refusal;
-    i.plan = plan_of;
-    i.recurrence = recurrence;
+    i.name = "cuda.exact";
+    i.refusal = refusal_of_exact;
+    i.plan = plan_exact;
+    i.recurrence = exact_recurrence;
+    i.layer = exact_layer;
     return i;
-  };
+  }();
   static const Implementation fast = {
       .name = "cuda.fast",
       .device = Device::cuda,
@@ -65,7 +86,7 @@ std::span<const Implementation> implementations() {
       .recurrence = fast_verify,
       .move_cursors = move_cursors,
   };
-  static const std::array list = {fast, tuned("cuda.exact", exact_refusal, exact_plan, exact_recurrence), general};
+  static const std::array list = {fast, exact, general};
   return list;
 }
 

@@ -51,9 +51,7 @@ Refusal refusal(const Implementation& i, const Desc& d) {
   if (const char* why = i.unavailable()) return {why};
   // What is exact is within the bound of `fast` as well.
   if (i.numerics == Numerics::fast && d.numerics == Numerics::exact) return {"has only fast numerics"};
-  if (is_layer(d.op) && i.layer == nullptr) {
-    return {i.device == Device::cuda ? "ringfold has no fused step on CUDA yet" : "has no fused step"};
-  }
+  if (is_layer(d.op) && i.layer == nullptr) return {"has no fused step"};
   const bool verifies = d.op == Op::verify || d.op == Op::verify_layer;
   if (i.numerics == Numerics::exact && verifies && d.ring_u) return {"keeps no u in the ring"};
   return i.refusal(d);

@@ -192,19 +192,22 @@ TEST_P(FusedTrace, EqualsPlainDecoding) {
   RigConfig config = config_of(impl, gate, precision);
   config.conv = config.fused = true;
   PoolConfig& pool = config.pool;
+  if (pool.V == 48) pool.V = 64;  // cuda.exact takes layers where V is a power of two
   const size_t policy = (gate + precision) % 3;
   pool.fold_policy = policy == 0 ? FoldPolicy::on_commit : policy == 1 ? FoldPolicy::on_next_verify : FoldPolicy::lazy;
   if (policy > 0) pool.max_window = pool.ring_rows, pool.ring_rows = 2 * pool.max_window + (policy == 2 ? 3 : 0);
   config.seed += 900;
   if (const std::string why = why_not_served(config, impl); !why.empty()) {
-    ASSERT_TRUE(check::device_of(impl) == Device::cuda) << why;  // no fused step there yet
+    ASSERT_TRUE(may_skip(impl)) << why;
     GTEST_SKIP() << why;
   }
+  std::vector<std::string> kinds = {
+      "verify", "decode",   "commit",          "copy", "materialise", "export",          "import",
+      "replay", "accept 0", "window replaced", "done", "null_row",    "window_too_long", "slot_not_acquired"};
+  // On a device nothing is refused for the whole call, and duplicates are undefined.
+  if (pool.device == Device::cpu) kinds.insert(kinds.end(), {"refused call", "duplicate_slot"});
   std::map<std::string, int> counts;
-  run(config, 400,
-      {"verify", "decode", "commit", "copy", "materialise", "export", "import", "replay", "accept 0", "window replaced",
-       "refused call", "done", "null_row", "duplicate_slot", "window_too_long", "slot_not_acquired"},
-      &counts);
+  run(config, 400, kinds, &counts);
 }
 
 /// KDA with the raw gate in the ring, in each of its dtypes and under all fold policies: still plain decoding.

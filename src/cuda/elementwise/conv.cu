@@ -1,56 +1,12 @@
 // One thread for each channel of a row. A block covers kThreads channels of one row (and layer).
-#include "core/scalar_io.h"
-#include "cuda/common/judging.cuh"
-#include "cuda/common/warp.cuh"
+#include "cuda/elementwise/conv.cuh"
+
 #include "cuda/elementwise/elementwise.h"
 
 namespace ringfold::cuda {
 namespace {
 
 constexpr int kThreads = 128;
-constexpr int kTaps = kMaxConvWidth - 1;
-
-/// Bits of an element, moved as they are.
-__device__ uint32_t peek_bits(DType dtype, const std::byte* data, int64_t i) {
-  return size_of(dtype) == 4 ? peek<uint32_t>(data, i) : peek<uint16_t>(data, i);
-}
-__device__ void poke_bits(DType dtype, std::byte* data, int64_t i, uint32_t bits) {
-  if (size_of(dtype) == 4) {
-    poke(data, i, bits);
-  } else {
-    poke(data, i, static_cast<uint16_t>(bits));
-  }
-}
-
-/// The new window of channel c in slot `dst`: the last taps of (old window, `tokens` inputs). `input(t)` is the row of
-/// channels of token t. `old` holds the bits of the old window.
-template <class Input>
-__device__ void advance(const ConvParams& p, int64_t layer, int64_t dst, int64_t tokens, int64_t c,
-                        const uint32_t (&old)[kTaps], Input input) {
-  const int taps = p.width - 1;
-  std::byte* to = p.state.at(layer, dst, 0, 0);
-#pragma unroll
-  for (int j = 0; j < kTaps; ++j) {
-    if (j >= taps) break;
-    const int64_t t = tokens - taps + j;
-    uint32_t bits;
-    if (t >= 0) {
-      bits = peek_bits(p.state.dtype, input(t), c);
-    } else {
-      const int64_t from = j + tokens;  // < taps
-      bits = from == 0 ? old[0] : from == 1 ? old[1] : old[2];
-    }
-    poke_bits(p.state.dtype, to, c * p.state_channel_stride + j * p.state_tap_stride, bits);
-  }
-}
-
-__device__ void load_window(const ConvParams& p, int64_t layer, int64_t slot, int64_t c, uint32_t (&old)[kTaps]) {
-  const std::byte* from = p.state.at(layer, slot, 0, 0);
-#pragma unroll
-  for (int j = 0; j < kTaps; ++j) {
-    old[j] = j < p.width - 1 ? peek_bits(p.state.dtype, from, c * p.state_channel_stride + j * p.state_tap_stride) : 0;
-  }
-}
 
 __global__ void __launch_bounds__(kThreads) conv_window(const __grid_constant__ ConvParams p) {
   const int64_t blocks = (p.channels + kThreads - 1) / kThreads;
@@ -70,12 +26,7 @@ __global__ void __launch_bounds__(kThreads) conv_window(const __grid_constant__ 
 #pragma unroll
   for (int j = 0; j < kMaxConvWidth; ++j) {
     if (j < p.width) w[j] = load(p.weight_dtype, p.weight, c * p.weight_stride + j);
-    if (j < p.width - 1) {
-      const uint32_t bits = old[j < kTaps ? j : 0];
-      x[j + 1] = p.state.dtype == DType::f32    ? __uint_as_float(bits)
-                 : p.state.dtype == DType::bf16 ? arith::from_bf16<S>(static_cast<int32_t>(bits))
-                                                : arith::from_f16<S>(static_cast<int32_t>(bits));
-    }
+    if (j < p.width - 1) x[j + 1] = value_of_bits(p.state.dtype, old[j < kTaps ? j : 0]);
   }
   const float bias = p.bias ? load(p.bias_dtype, p.bias, c) : 0.0f;
   for (int64_t t = 0; t < T; ++t) {
@@ -90,12 +41,9 @@ __global__ void __launch_bounds__(kThreads) conv_window(const __grid_constant__ 
     for (int j = 0; j < kMaxConvWidth; ++j) {
       if (j == p.width - 1) x[j] = newest;
     }
-    float acc = bias;
-#pragma unroll
-    for (int j = 0; j < kMaxConvWidth; ++j) {
-      if (j < p.width) acc = S::fma(w[j], x[j], acc);
-    }
-    store(p.out.dtype, p.out.at(0, xr, xt + t, 0), c, p.silu ? arith::silu<S>(acc) : acc);
+    const float y = conv_output(
+        p, bias, [&](int j) { return w[j]; }, [&](int j) { return x[j]; });
+    store(p.out.dtype, p.out.at(0, xr, xt + t, 0), c, y);
   }
   if (p.write_state) advance(p, 0, slot, T, c, old, [&](int64_t t) { return p.x.at(0, xr, xt + t, 0); });
 }

@@ -18,7 +18,7 @@ __global__ void __launch_bounds__(kWarps * 32)
   const int64_t row = row_of_warp();
   if (row == 0 && lane == 0 && p.due) p.due[0] = 0;
   if (row >= p.rows) return;
-  const RowStatus status = p.num_accepted ? verdict_on_accepted(p, layers, row) : verdict_on_window(p, row);
+  const RowStatus status = p.num_accepted ? verdict_on_accepted(p, layers, row) : judge_layer(p, row);
   if (lane == 0 && p.row_status) p.row_status[row] = static_cast<int32_t>(status);  // this may be the only kernel
   if (status != RowStatus::done) return;
   const int64_t slot = p.slot_ids[row], target = p.track_slot(row);
@@ -29,7 +29,8 @@ __global__ void __launch_bounds__(kWarps * 32)
       if (target >= 0) clear_cursors(p, layer, target);
     }
     if (p.conv_pending) {
-      p.conv_pending.at(layer, slot) = kNoWindow;
+      p.conv_pending.at(layer, slot) =
+          p.move == CursorMove::record ? static_cast<int32_t>(p.asked_tokens(row)) : kNoWindow;
       if (target >= 0) p.conv_pending.at(layer, target) = kNoWindow;
     }
   }

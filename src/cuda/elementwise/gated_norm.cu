@@ -1,13 +1,11 @@
 // One warp for each (token, head); lane c holds group c of V.
-#include "core/scalar_io.h"
+#include "cuda/elementwise/gated_norm.cuh"
+
 #include "cuda/common/launch.h"
-#include "cuda/common/warp.cuh"
 #include "cuda/elementwise/elementwise.h"
 
 namespace ringfold::cuda {
 namespace {
-
-using namespace detail;
 
 constexpr int kWarps = 4;
 
@@ -22,14 +20,7 @@ __global__ void __launch_bounds__(kWarps * 32) norm(const __grid_constant__ Norm
   float x[arith::kGroup];
 #pragma unroll
   for (int i = 0; i < arith::kGroup; ++i) x[i] = i < n ? load(p.x.dtype, from, v0 + i) : 0.0f;
-  const float sum = tree_to_all(group_sum(x, x, n), (p.V + arith::kGroup - 1) / arith::kGroup, lane);
-  const float r = arith::rms_divisor<S>(sum, static_cast<float>(p.V), p.eps);
-#pragma unroll
-  for (int i = 0; i < arith::kGroup; ++i) {
-    if (i >= n) continue;
-    const float z = load(p.z.dtype, gate, v0 + i), w = load(p.weight_dtype, p.weight, v0 + i);
-    store(p.out.dtype, to, v0 + i, arith::gated<S>(x[i], r, w, z, p.silu_gate));
-  }
+  norm_head(p, x, gate, to, lane);
 }
 
 }  // namespace

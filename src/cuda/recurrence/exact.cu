@@ -36,39 +36,43 @@ Plan exact_plan(const Desc& d) {
   return plan;
 }
 
-Status exact_recurrence(const RecurrenceParams& params, const Desc& desc) {
-  exact::ExactParams p;
-  static_cast<RecurrenceParams&>(p) = params;
+void exact::ExactParams::fill(const RecurrenceParams& params, const Desc& desc) {
+  static_cast<RecurrenceParams&>(*this) = params;
   const auto bytes = [](int64_t elements, DType dtype) {  // exact_refusal() has seen that they fit
     return static_cast<int32_t>(elements * static_cast<int64_t>(size_of(dtype)));
   };
-  const auto pitch = [&](const Array& a) {
-    return a ? exact::Pitch{bytes(a.head_stride, a.dtype), bytes(a.token_stride, a.dtype)} : exact::Pitch{};
+  const auto pitch = [&](const Array& array) {
+    return array ? Pitch{bytes(array.head_stride, array.dtype), bytes(array.token_stride, array.dtype)} : Pitch{};
   };
-  p.q_at = pitch(p.q), p.k_at = pitch(p.k), p.v_at = pitch(p.v), p.a_at = pitch(p.a), p.b_at = pitch(p.b);
-  p.out_at = pitch(p.out);
-  p.ring_k_at = pitch(p.ring_k), p.ring_v_at = pitch(p.ring_v);
-  p.ring_gate_at = pitch(p.ring_gate), p.ring_beta_at = pitch(p.ring_beta);
-  const auto origin = [](const Array& a, int64_t v_stride = 0) {
-    const auto size = static_cast<int64_t>(size_of(a.dtype));
-    return exact::Origin{a.data, a.layer_stride * size, a.row_stride * size, a.token_stride * size, v_stride * size};
+  q_at = pitch(q), k_at = pitch(k), v_at = pitch(v), a_at = pitch(a), b_at = pitch(b);
+  out_at = pitch(out);
+  ring_k_at = pitch(ring_k), ring_v_at = pitch(ring_v);
+  ring_gate_at = pitch(ring_gate), ring_beta_at = pitch(ring_beta);
+  const auto origin = [](const Array& array, int64_t v_stride = 0) {
+    const auto size = static_cast<int64_t>(size_of(array.dtype));
+    return Origin{array.data, array.layer_stride * size, array.row_stride * size, array.token_stride * size,
+                  v_stride * size};
   };
-  using namespace exact;
-  p.origins[kInQ] = origin(p.q), p.origins[kInK] = origin(p.k), p.origins[kInV] = origin(p.v, 1);
-  p.origins[kInA] = origin(p.a), p.origins[kInB] = origin(p.b), p.origins[kOut] = origin(p.out, 1);
-  p.origins[kRingK] = origin(p.ring_k), p.origins[kRingV] = origin(p.ring_v, 1);
-  p.origins[kRingGate] = origin(p.ring_gate), p.origins[kRingBeta] = origin(p.ring_beta);
-  if (p.from_ring) {  // no a and b: what a gate in the ring needs of the layer
+  origins[kInQ] = origin(q), origins[kInK] = origin(k), origins[kInV] = origin(v, 1);
+  origins[kInA] = origin(a), origins[kInB] = origin(b), origins[kOut] = origin(out, 1);
+  origins[kRingK] = origin(ring_k), origins[kRingV] = origin(ring_v, 1);
+  origins[kRingGate] = origin(ring_gate), origins[kRingBeta] = origin(ring_beta);
+  if (from_ring) {  // no a and b: what a gate in the ring needs of the layer
     const auto parameter = [](const float* data, int64_t layer_stride) {
       return Origin{reinterpret_cast<std::byte*>(const_cast<float*>(data)), data ? layer_stride * 4 : 0};
     };
-    p.origins[kInA] = parameter(p.A_log, p.A_log_layer_stride);
-    p.origins[kInB] = parameter(p.dt_bias, p.dt_bias_layer_stride);
+    origins[kInA] = parameter(A_log, A_log_layer_stride);
+    origins[kInB] = parameter(dt_bias, dt_bias_layer_stride);
   }
-  p.origins[kState] = p.origins[kTarget] = p.origins[kTrack] = origin(p.state, p.K);
-  p.most_steps = std::max(1, most_steps(desc));
-  p.heads_per_key = p.HV / p.H;
-  p.state_head = bytes(p.state.head_stride, p.state.dtype);
+  origins[kState] = origins[kTarget] = origins[kTrack] = origin(state, K);
+  most_steps = std::max(1, cuda::most_steps(desc));
+  heads_per_key = HV / H;
+  state_head = bytes(state.head_stride, state.dtype);
+}
+
+Status exact_recurrence(const RecurrenceParams& params, const Desc& desc) {
+  exact::ExactParams p;
+  p.fill(params, desc);
   const DeviceProperties& device = current_device();
   const ExactTiles tiles = exact_tiles(desc, device);
   if (tiles.heads == 0) return {};

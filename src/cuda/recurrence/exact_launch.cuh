@@ -13,10 +13,9 @@ __global__ void __launch_bounds__(kExactThreads, 2)
   extern __shared__ __align__(16) std::byte shared[];
   auto heads = static_cast<uint32_t>(tiles.heads);
   if (T::kFromRing && p.due) heads = static_cast<uint32_t>(min(static_cast<int64_t>(p.due[0]), p.most_due) * p.HV);
-  const uint32_t all = heads / gridDim.x, more = heads - all * gridDim.x;  // the first `more` blocks have one more
-  const uint32_t first = blockIdx.x * all + min(blockIdx.x, more), last = first + all + (blockIdx.x < more ? 1 : 0);
-  if (T::kFromRing && first == last) return;
-  Block<T>(p, layers, tiles, shared).run(static_cast<int>(first), static_cast<int>(last));
+  const Range range = heads_of_block(heads);
+  if (T::kFromRing && range.first == range.last) return;
+  Block<T>(p, layers, tiles, shared).run(range.first, range.last);
 }
 
 template <class T>

@@ -55,7 +55,19 @@ struct ExactParams : RecurrenceParams {
   int32_t most_steps = 1;                                  // of a row
   int32_t heads_per_key = 1;                               // HV / H
   Origin origins[kAddresses];                              // last: what the loop of heads uses has short offsets
+
+  void fill(const RecurrenceParams& params, const Desc& desc);  // of a call that exact_refusal() accepts
 };
+
+/// A block's heads: first .. last-1 of `heads`, the first blocks one more where they do not divide.
+struct Range {
+  int first, last;
+};
+__device__ inline Range heads_of_block(uint32_t heads) {
+  const uint32_t all = heads / gridDim.x, more = heads - all * gridDim.x;
+  const uint32_t first = blockIdx.x * all + min(blockIdx.x, more);
+  return {static_cast<int>(first), static_cast<int>(first + all + (blockIdx.x < more ? 1 : 0))};
+}
 
 /// Where the tokens come from: the ring alone (fold), a window, or a window behind a history in the ring.
 enum class Source { ring, window, history };
@@ -63,6 +75,8 @@ enum class Source { ring, window, history };
 /// What is known at compile time. StateBytes: 4, or 2 for bf16 and f16.
 template <int K_, int StateBytes, bool Kda, Source From>
 struct Traits {
+  using Params = ExactParams;
+  static constexpr bool kLayer = false;  // a whole layer (cuda/layer): q, k and v are projections
   static constexpr int K = K_;
   static constexpr int kStateBytes = StateBytes;
   static constexpr bool kKda = Kda, kFromRing = From == Source::ring, kHistory = From == Source::history;
@@ -122,6 +136,10 @@ struct alignas(16) Line {
 
 static_assert(sizeof(Line) == kExactLineBytes && offsetof(Line, count) == kAddresses * sizeof(std::byte*));
 
+/// What is done where a whole layer runs (cuda/layer/exact_layer.cuh).
+template <class T>
+class LayerWork;
+
 /// Shared memory of a block, carved from one array. The order and the sizes are those of exact_shared_bytes().
 template <class T>
 struct Shared {
@@ -143,13 +161,19 @@ struct Shared {
   /// Raw q and k of step `past` after the first that a warp prepares, a multiple of the warps below raw_steps: 16 bytes
   /// for each thread.
   __device__ uint4& raw(int past) const { return reinterpret_cast<uint4*>(v(2, 0))[past * 32 + threadIdx.x]; }
+  /// A layer has in their place the mixer's outputs of a head: [token, V].
+  __device__ float* outputs() const { return reinterpret_cast<float*>(v(2, 0)); }
   __device__ Line& line(int buffer) const { return reinterpret_cast<Line*>(v(2, 0) + raw_steps * 512)[buffer]; }
   /// Barriers of a buffer of token vectors: all warps have made their part of it; all warps have read it.
   __device__ uint32_t made(int buffer) const { return barrier(2 * buffer); }
   __device__ uint32_t read(int buffer) const { return barrier(2 * buffer + 1); }
+  /// Of a layer: a head's outputs have been written; they have been read.
+  __device__ uint32_t written() const { return barrier(2 * buffers); }
+  __device__ uint32_t normed() const { return barrier(2 * buffers + 1); }
   __device__ uint32_t barrier(int i) const { return ptx::shared_address(barriers() + i); }
+  __device__ int barrier_count() const { return 2 * buffers + (T::kLayer ? 2 : 0); }
   __device__ Gates* gates(int buffer, int head) const {
-    return reinterpret_cast<Gates*>(barriers() + 2 * buffers) + (buffer * heads + head) * window;
+    return reinterpret_cast<Gates*>(barriers() + barrier_count()) + (buffer * heads + head) * window;
   }
 
  private:
