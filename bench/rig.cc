@@ -238,7 +238,7 @@ Mixer Rig::mixer() {
 
 Status Rig::fold(const Desc& part, std::string_view impl, int64_t set) {
   const Desc& d = layout_.desc;
-  const int64_t L = layout_.layers, S = layout_.slots(), T = d.window;
+  const int64_t L = layout_.layers, S = layout_.slots();
   FoldArgs args;
   args.state = view(Field::state, {L, S, d.HV, d.V, d.K});
   args.ring = ring();

@@ -26,10 +26,10 @@ struct Mixer {
 /// All strides but the innermost are free, so [slots,rows,HV,V] and [slots,HV,rows,V] memory both work (permute()).
 /// `layers` leads only where the operation takes several layers.
 struct Ring {
-  TensorView k;     ///< activation dtype [layers?,slots,rows,H,K]
-  TensorView v;     ///< activation dtype [layers?,slots,rows,HV,V]
-  TensorView g;     ///< f32 [layers?,slots,rows,HV] (GDN) or [layers?,slots,rows,HV,K] (KDA): log decay; not with `a`
-  TensorView beta;  ///< f32 [layers?,slots,rows,HV]
+  TensorView k;       ///< activation dtype [layers?,slots,rows,H,K]
+  TensorView v;       ///< activation dtype [layers?,slots,rows,HV,V]
+  TensorView g = {};  ///< f32 [layers?,slots,rows,HV] (GDN) or [..,HV,K] (KDA): log decay; absent with `a`
+  TensorView beta;    ///< f32 [layers?,slots,rows,HV]
   /// Optional, f32 [layers?,slots,rows,HV,V], 16-byte aligned, for fold policy `lazy`: what each row added to the state
   /// (beta (v - decayed state . k)), derived data from which cuda.fast reads a history without replaying it. verify
   /// writes it for its window. Where it is there, only `fast` verifies are served, and commit folds what is due.

@@ -110,6 +110,18 @@ def test_fold_as_an_operator(device):
     assert bits(expected) == bits(bound["state"]) and expected.any()
 
 
+@pytest.mark.parametrize("device", DEVICES)
+def test_the_raw_gate_in_the_ring(device):
+    case = Case(Shape(gate="kda_safe", act="bf16"), device, ring_a="bf16")
+    bound = case.layers[0]
+    rt.verify(**case.arrays, slot_ids=case.ids, mixer=case.mixer, **bound)
+    assert bound["ring"].g is None and bits(bound["ring"].a[case.ids[0], :4]) == bits(case.arrays["a"][0])
+    expected = bound["state"].clone()
+    rt.fold(case.ids, case.accept, state=expected, ring=bound["ring"], mixer=case.mixer)
+    ringfold.fold(case.ids, case.accept, state=bound["state"], ring=bound["ring"], mixer=case.mixer)
+    assert bits(expected) == bits(bound["state"]) and expected.any()
+
+
 def flat(case, layer=0):
     """Arguments of torch.ops.ringfold.verify."""
     m, bound = case.mixer, case.layers[layer]
