@@ -8,10 +8,10 @@ namespace ringfold::cuda::exact {
 template <class T>
 __global__ void __launch_bounds__(kExactThreads, 2)
     layer_kernel(const __grid_constant__ ExactLayerParams p, const __grid_constant__ Layers layers,
-                 const __grid_constant__ ExactTiles tiles) {
+                 const __grid_constant__ Cut cut) {
   extern __shared__ __align__(16) std::byte shared[];
-  const Range units = heads_of_block(static_cast<uint32_t>(tiles.heads) / p.unit);
-  LayerBlock<T>(p, layers, tiles, shared + kLayerSharedBytes).run(units.first * p.unit, units.last * p.unit);
+  const Range units = heads_of_block(static_cast<uint32_t>(cut.tiles.heads) / p.unit);
+  LayerBlock<T>(p, layers, cut, shared + kLayerSharedBytes).run(units.first * p.unit, units.last * p.unit);
 }
 
 template <class T>
@@ -21,7 +21,7 @@ Status launch_layer(const ExactLayerParams& p, const ExactTiles& tiles, int most
   RINGFOLD_RETURN_IF_ERROR(allow_shared<layer_kernel<T>>(most_shared_bytes));
   layer_kernel<T>
       <<<static_cast<unsigned>(tiles.blocks), tiles.threads, tiles.shared_bytes, static_cast<cudaStream_t>(p.stream)>>>(
-          p, layers, tiles);
+          p, layers, p.cut(tiles));
   return check(cudaGetLastError(), "layer");
 }
 

@@ -48,26 +48,31 @@ void exact::ExactParams::fill(const RecurrenceParams& params, const Desc& desc) 
   out_at = pitch(out);
   ring_k_at = pitch(ring_k), ring_v_at = pitch(ring_v);
   ring_gate_at = pitch(ring_gate), ring_beta_at = pitch(ring_beta);
+  most_steps = std::max(1, cuda::most_steps(desc));
+  heads_per_key = HV / H;
+  state_head = bytes(state.head_stride, state.dtype);
+}
+
+exact::Cut exact::ExactParams::cut(const ExactTiles& tiles) const {
+  Cut cut{.tiles = tiles, .origins = {}};
   const auto origin = [](const Array& array, int64_t v_stride = 0) {
     const auto size = static_cast<int64_t>(size_of(array.dtype));
     return Origin{array.data, array.layer_stride * size, array.row_stride * size, array.token_stride * size,
                   v_stride * size};
   };
-  origins[kInQ] = origin(q), origins[kInK] = origin(k), origins[kInV] = origin(v, 1);
-  origins[kInA] = origin(a), origins[kInB] = origin(b), origins[kOut] = origin(out, 1);
-  origins[kRingK] = origin(ring_k), origins[kRingV] = origin(ring_v, 1);
-  origins[kRingGate] = origin(ring_gate), origins[kRingBeta] = origin(ring_beta);
+  cut.origins[kInQ] = origin(q), cut.origins[kInK] = origin(k), cut.origins[kInV] = origin(v, 1);
+  cut.origins[kInA] = origin(a), cut.origins[kInB] = origin(b), cut.origins[kOut] = origin(out, 1);
+  cut.origins[kRingK] = origin(ring_k), cut.origins[kRingV] = origin(ring_v, 1);
+  cut.origins[kRingGate] = origin(ring_gate), cut.origins[kRingBeta] = origin(ring_beta);
   if (from_ring) {  // no a and b: what a gate in the ring needs of the layer
     const auto parameter = [](const float* data, int64_t layer_stride) {
       return Origin{reinterpret_cast<std::byte*>(const_cast<float*>(data)), data ? layer_stride * 4 : 0};
     };
-    origins[kInA] = parameter(A_log, A_log_layer_stride);
-    origins[kInB] = parameter(dt_bias, dt_bias_layer_stride);
+    cut.origins[kInA] = parameter(A_log, A_log_layer_stride);
+    cut.origins[kInB] = parameter(dt_bias, dt_bias_layer_stride);
   }
-  origins[kState] = origins[kTarget] = origins[kTrack] = origin(state, K);
-  most_steps = std::max(1, cuda::most_steps(desc));
-  heads_per_key = HV / H;
-  state_head = bytes(state.head_stride, state.dtype);
+  cut.origins[kState] = cut.origins[kTarget] = cut.origins[kTrack] = origin(state, K);
+  return cut;
 }
 
 Status exact_recurrence(const RecurrenceParams& params, const Desc& desc) {

@@ -21,8 +21,8 @@ namespace ringfold::cuda::exact {
 template <class T>
 class Block : protected Lines<T> {
  public:
-  __device__ Block(const typename T::Params& params, const Layers& layers, const ExactTiles& tiles, std::byte* memory)
-      : Lines<T>(params, layers, tiles, memory), c(lane / T::kSide), side(lane % T::kSide) {}
+  __device__ Block(const typename T::Params& params, const Layers& layers, const Cut& cut, std::byte* memory)
+      : Lines<T>(params, layers, cut, memory), c(lane / T::kSide), side(lane % T::kSide) {}
 
   __device__ void run(int first, int last) {
     if (threadIdx.x < shared.barrier_count()) ptx::barrier_init(shared.barrier(threadIdx.x), warps() * kArrivals);

@@ -9,13 +9,13 @@ namespace ringfold::cuda::exact {
 template <class T>
 __global__ void __launch_bounds__(kExactThreads, 2)
     exact_kernel(const __grid_constant__ ExactParams p, const __grid_constant__ Layers layers,
-                 const __grid_constant__ ExactTiles tiles) {
+                 const __grid_constant__ Cut cut) {
   extern __shared__ __align__(16) std::byte shared[];
-  auto heads = static_cast<uint32_t>(tiles.heads);
+  auto heads = static_cast<uint32_t>(cut.tiles.heads);
   if (T::kFromRing && p.due) heads = static_cast<uint32_t>(min(static_cast<int64_t>(p.due[0]), p.most_due) * p.HV);
   const Range range = heads_of_block(heads);
   if (T::kFromRing && range.first == range.last) return;
-  Block<T>(p, layers, tiles, shared).run(range.first, range.last);
+  Block<T>(p, layers, cut, shared).run(range.first, range.last);
 }
 
 template <class T>
@@ -24,7 +24,8 @@ Status launch(const ExactParams& p, const ExactTiles& tiles, int most_shared_byt
   RINGFOLD_RETURN_IF_ERROR(list_layers(p, &layers));
   RINGFOLD_RETURN_IF_ERROR(allow_shared<exact_kernel<T>>(most_shared_bytes));
   const dim3 grid(tiles.blocks, tiles.v_parts);
-  exact_kernel<T><<<grid, tiles.threads, tiles.shared_bytes, static_cast<cudaStream_t>(p.stream)>>>(p, layers, tiles);
+  exact_kernel<T>
+      <<<grid, tiles.threads, tiles.shared_bytes, static_cast<cudaStream_t>(p.stream)>>>(p, layers, p.cut(tiles));
   return check(cudaGetLastError(), "recurrence");
 }
 

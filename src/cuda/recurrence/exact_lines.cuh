@@ -16,12 +16,16 @@ namespace ringfold::cuda::exact {
 template <class T>
 class Lines {
  protected:
-  __device__ Lines(const typename T::Params& params, const Layers& layers, const ExactTiles& tiles, std::byte* memory)
+  __device__ Lines(const typename T::Params& params, const Layers& layers, const Cut& cut, std::byte* memory)
       : p(params),
         layers_(layers),
-        shared{
-            memory,         static_cast<int>(blockDim.x), params.most_steps, tiles.heads_of_line, tiles.vector_buffers,
-            tiles.raw_steps},
+        origins_(cut.origins),
+        shared{memory,
+               static_cast<int>(blockDim.x),
+               params.most_steps,
+               cut.tiles.heads_of_line,
+               cut.tiles.vector_buffers,
+               cut.tiles.raw_steps},
         lane(threadIdx.x % 32),
         warp(threadIdx.x / 32) {}
 
@@ -137,7 +141,7 @@ class Lines {
   /// Lane i finds address i.
   __device__ void find_addresses(Line& line, int64_t layer, int row, int64_t slot) const {
     if (lane >= kAddresses) return;
-    const Origin& of = p.origins[lane];
+    const Origin& of = origins_[lane];
     const int v0 = blockIdx.y * (blockDim.x / 2);
     std::byte* address = of.data + v0 * of.v + layer * of.layer;
     if (T::kLayer && lane == kOut) {
@@ -421,6 +425,7 @@ class Lines {
 
   const typename T::Params& p;
   const Layers& layers_;
+  const Origin (&origins_)[kAddresses];
   const Shared<T> shared;
   const int lane, warp;
 };

@@ -46,17 +46,24 @@ struct Origin {
   int64_t layer = 0, row = 0, token = 0, v = 0;
 };
 
-/// The params of the call; its arrays' origins, so that a warp's lanes find one address each; and their pitches in 32
-/// bits: 64-bit products would be a good part of the kernel.
+/// How a call is cut into blocks, and its arrays' origins, so that a warp's lanes find one address each. Behind the
+/// other params: with longer offsets to what the loop of heads reads, ptxas runs out of registers.
+struct Cut {
+  ExactTiles tiles;
+  Origin origins[kAddresses];
+};
+
+/// The params of the call, and its arrays' pitches in 32 bits: 64-bit products would be a good part of the kernel.
 struct ExactParams : RecurrenceParams {
   Pitch q_at, k_at, v_at, a_at, b_at, out_at;              // of the window
   Pitch ring_k_at, ring_v_at, ring_gate_at, ring_beta_at;  // of the ring, read or written
   int32_t state_head = 0;                                  // bytes between the heads of a state
   int32_t most_steps = 1;                                  // of a row
   int32_t heads_per_key = 1;                               // HV / H
-  Origin origins[kAddresses];                              // last: what the loop of heads uses has short offsets
 
-  void fill(const RecurrenceParams& params, const Desc& desc);  // of a call that exact_refusal() accepts
+  // Of a call that exact_refusal() accepts.
+  void fill(const RecurrenceParams& params, const Desc& desc);
+  Cut cut(const ExactTiles& tiles) const;
 };
 
 /// A block's heads: first .. last-1 of `heads`, the first blocks one more where they do not divide.
