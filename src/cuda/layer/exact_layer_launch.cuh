@@ -39,7 +39,5 @@ LayerInstances layer_instances() {
 
 LayerInstances layer_window_128();
 LayerInstances layer_window_64();
-LayerInstances layer_history_128();
-LayerInstances layer_history_64();
 
 }  // namespace ringfold::cuda::exact

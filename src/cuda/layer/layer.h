@@ -10,7 +10,7 @@ namespace ringfold::cuda {
 detail::Refusal general_layer_refusal(const Desc& desc);
 Status general_layer(const detail::LayerParams& p, const Desc& desc);
 
-/// On the pipeline of the exact recurrence; V a power of two, 16 .. 128.
+/// On the pipeline of the exact recurrence; V a power of two, 16 .. 128; no history.
 detail::Refusal exact_layer_refusal(const Desc& desc);
 Status exact_layer(const detail::LayerParams& p, const Desc& desc);
 
