@@ -186,13 +186,35 @@ struct Tile {
   }
 };
 
+/// Ops for arguments that are known not to be NaN.
+struct NumbersOnly : Vector {
+  static HWY_INLINE I iselect(M, I a, I) { return a; }
+};
+
 /// a and b rounded to 16 bits, side by side in one 32-bit lane: half the shuffles of a transposition, and stores of 16
 /// bytes.
-template <DType kType>
+template <DType kType, class Ops>
 HWY_INLINE Vector::F NarrowPair(Vector::F a, Vector::F b) {
-  const Vector::I low = kType == DType::bf16 ? to_bf16<Vector>(a) : to_f16<Vector>(a);
-  const Vector::I high = kType == DType::bf16 ? to_bf16<Vector>(b) : to_f16<Vector>(b);
+  const Vector::I low = kType == DType::bf16 ? to_bf16<Ops>(a) : to_f16<Vector>(a);
+  const Vector::I high = kType == DType::bf16 ? to_bf16<Ops>(b) : to_f16<Vector>(b);
   return hn::BitCast(Vector::D(), hn::Or(low, hn::ShiftLeft<16>(high)));
+}
+template <DType kType, class Ops>
+HWY_INLINE Four NarrowEach(const Vector::F (&x)[8]) {
+  return {NarrowPair<kType, Ops>(x[0], x[1]), NarrowPair<kType, Ops>(x[2], x[3]), NarrowPair<kType, Ops>(x[4], x[5]),
+          NarrowPair<kType, Ops>(x[6], x[7])};
+}
+
+/// Four pairs, of elements 2i and 2i+1. Whether there is a NaN among bf16's is asked once: their sum is one then (or
+/// where infinities meet, which costs time alone).
+template <DType kType>
+HWY_INLINE Four NarrowPairs(const Vector::F (&x)[8]) {
+  if constexpr (kType == DType::bf16) {
+    const auto sum =
+        hn::Add(hn::Add(hn::Add(x[0], x[1]), hn::Add(x[2], x[3])), hn::Add(hn::Add(x[4], x[5]), hn::Add(x[6], x[7])));
+    if (HWY_LIKELY(hn::AllTrue(Vector::D(), hn::Eq(sum, sum)))) return NarrowEach<kType, NumbersOnly>(x);
+  }
+  return NarrowEach<kType, Vector>(x);
 }
 
 HWY_INLINE void StoreFour(const Four& c, float* to, int stride) {
@@ -219,11 +241,10 @@ HWY_INLINE void TransposeOut(const float* from, int stride, int n, std::byte* co
   const Vector::D d;
   int k = 0;
   if constexpr (kType != DType::f32) {
-    const auto pair = [&](int i) HWY_ATTR {
-      return NarrowPair<kType>(hn::LoadU(d, from + i * stride), hn::LoadU(d, from + (i + 1) * stride));
-    };
     for (; count == kLanes && k + 8 <= n; k += 8) {
-      const Four r = Transpose4({pair(k), pair(k + 2), pair(k + 4), pair(k + 6)});
+      Vector::F x[8];
+      for (int i = 0; i < 8; ++i) x[i] = hn::LoadU(d, from + (k + i) * stride);
+      const Four r = Transpose4(NarrowPairs<kType>(x));
       StoreFloatBlocks(d, r.v0, rows, k / 2);
       StoreFloatBlocks(d, r.v1, rows + 1, k / 2);
       StoreFloatBlocks(d, r.v2, rows + 2, k / 2);

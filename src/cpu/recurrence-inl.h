@@ -114,7 +114,7 @@ HWY_NOINLINE void Pass(float* HWY_RESTRICT state, int K, const float* k, const f
 
 /// Elements i .. of the tiles of a block's vectors, of which the first is element k of the rows, go to the block and
 /// into the chains of a group.
-template <int kVectors, bool kOut, int i, DType kType>
+template <int kVectors, bool kOut, bool kKeep, int i, DType kType>
 HWY_INLINE void TakeTiles(const Tile<kType>* tiles, bool first, float* HWY_RESTRICT to, const float* kd,
                           const float* qd, Vector::F* chain_p, Vector::F* chain_w) {
   if constexpr (i < Tile<kType>::kElements) {
@@ -122,17 +122,17 @@ HWY_INLINE void TakeTiles(const Tile<kType>* tiles, bool first, float* HWY_RESTR
     const Vector::F kd_i = Vector::set(kd[i]), qd_i = Vector::set(kOut ? qd[i] : 0.0f);
     for (int j = 0; j < kVectors; ++j) {
       const Vector::F s = tiles[j].template element<i>();
-      hn::Store(s, Vector::D(), to + i * kWidth + j * kLanes);
+      if constexpr (kKeep) hn::Store(s, Vector::D(), to + i * kWidth + j * kLanes);
       chain_p[j] = group_step<Vector>(first && i == 0, s, kd_i, chain_p[j]);
       if constexpr (kOut) chain_w[j] = group_step<Vector>(first && i == 0, s, qd_i, chain_w[j]);
     }
-    TakeTiles<kVectors, kOut, i + 1, kType>(tiles, first, to, kd, qd, chain_p, chain_w);
+    TakeTiles<kVectors, kOut, kKeep, i + 1, kType>(tiles, first, to, kd, qd, chain_p, chain_w);
   }
 }
 
 /// Loads the working state of a block, state[k*kWidth + i] = row i at k, and forms p = S.kd, and where kOut w = S.qd,
-/// of the first token on the way. Without tokens (kd null) it only loads.
-template <int kVectors, bool kOut, DType kType>
+/// of the first token on the way. Without tokens (kd null) it only loads. Without kKeep it leaves `state` undefined.
+template <int kVectors, bool kOut, bool kKeep, DType kType>
 HWY_NOINLINE void LoadPass(const StateRows& from, int count, int K, float* HWY_RESTRICT state, const float* kd,
                            const float* qd, Vector::F* p, Vector::F* w, Ahead* ahead) {
   constexpr int kWidth = kVectors * kLanes, kElements = Tile<kType>::kElements;
@@ -158,8 +158,8 @@ HWY_NOINLINE void LoadPass(const StateRows& from, int count, int K, float* HWY_R
       ahead->Request(kElements);
       Tile<kType> tiles[kVectors];
       for (int j = 0; j < kVectors; ++j) tiles[j] = Tile<kType>::Load(rows(j), k0 + i);
-      TakeTiles<kVectors, kOut, 0, kType>(tiles, i == 0, state + (k0 + i) * kWidth, kd + k0 + i, qd + k0 + i, chain_p,
-                                          chain_w);
+      TakeTiles<kVectors, kOut, kKeep, 0, kType>(tiles, i == 0, state + (k0 + i) * kWidth, kd + k0 + i, qd + k0 + i,
+                                                 chain_p, chain_w);
     }
     for (int j = 0; j < kVectors; ++j) {
       sums_p[group][j] = chain_p[j];
@@ -199,24 +199,22 @@ HWY_NOINLINE void StorePass(const float* HWY_RESTRICT state, int K, const float*
   for (int j = 0; j < kVectors; ++j) uu[j] = u[j];
   for (int k0 = 0; k0 < K; k0 += kElements) {
     ahead->Request(kElements);
-    Vector::F x[4][kVectors];
-    for (int i = 0; i < 4; ++i) {
-      const auto element = [&](int at, int j) HWY_ATTR {
-        return updated<Vector>(hn::Load(d, state + at * kWidth + j * kLanes), hn::Set(d, decay[at]), uu[j],
-                               hn::Set(d, k[at]));
-      };
+    Vector::F x[kVectors][kElements];
+    for (int i = 0; i < kElements; ++i) {
+      const Vector::F k_i = hn::Set(d, k[k0 + i]), decay_i = hn::Set(d, decay[k0 + i]);
       for (int j = 0; j < kVectors; ++j) {
-        if constexpr (kType == DType::f32) {
-          x[i][j] = element(k0 + i, j);
-        } else {
-          x[i][j] = NarrowPair<kType>(element(k0 + 2 * i, j), element(k0 + 2 * i + 1, j));
-        }
+        x[j][i] = updated<Vector>(hn::Load(d, state + (k0 + i) * kWidth + j * kLanes), decay_i, uu[j], k_i);
       }
     }
     const int word = kType == DType::f32 ? k0 : k0 / 2;
     for (int j = 0; j < kVectors; ++j) {
       const EvenRows<std::byte> rows = {to.row(j * kLanes), row_bytes};
-      const Four r = Transpose4({x[0][j], x[1][j], x[2][j], x[3][j]});
+      Four r;
+      if constexpr (kType == DType::f32) {
+        r = Transpose4({x[j][0], x[j][1], x[j][2], x[j][3]});
+      } else {
+        r = Transpose4(NarrowPairs<kType>(x[j]));
+      }
       StoreFloatBlocks(d, r.v0, rows, word);
       StoreFloatBlocks(d, r.v1, rows + 1, word);
       StoreFloatBlocks(d, r.v2, rows + 2, word);
@@ -228,11 +226,11 @@ HWY_NOINLINE void StorePass(const float* HWY_RESTRICT state, int K, const float*
 using LoadPassFn = void (*)(const StateRows&, int, int, float*, const float*, const float*, Vector::F*, Vector::F*,
                             Ahead*);
 
-template <int kVectors, bool kOut>
+template <int kVectors, bool kOut, bool kKeep>
 HWY_INLINE LoadPassFn ChooseLoad(DType type) {
-  if (type == DType::f32) return &LoadPass<kVectors, kOut, DType::f32>;
-  if (type == DType::bf16) return &LoadPass<kVectors, kOut, DType::bf16>;
-  return &LoadPass<kVectors, kOut, DType::f16>;
+  if (type == DType::f32) return &LoadPass<kVectors, kOut, kKeep, DType::f32>;
+  if (type == DType::bf16) return &LoadPass<kVectors, kOut, kKeep, DType::bf16>;
+  return &LoadPass<kVectors, kOut, kKeep, DType::f16>;
 }
 
 using PassFn = void (*)(float*, int, const float*, const float*, const Vector::F*, const float*, const float*,
@@ -286,8 +284,11 @@ HWY_NOINLINE void RunBlock(const RecurrenceParams& p, Tokens& tokens, const Bloc
   };
 
   const bool any = block.steps > 0;
-  const LoadPassFn load =
-      outputs(0) ? ChooseLoad<kVectors, true>(block.from.type) : ChooseLoad<kVectors, false>(block.from.type);
+  const bool history_alone = block.checkpoint.data && block.history == block.steps;
+  const bool stores = block.to.data || block.snapshots || history_alone;
+  const LoadPassFn load = !outputs(0)                 ? ChooseLoad<kVectors, false, true>(block.from.type)
+                          : stores || block.steps > 1 ? ChooseLoad<kVectors, true, true>(block.from.type)
+                                                      : ChooseLoad<kVectors, true, false>(block.from.type);
   load(block.from, block.count, p.K, state, any ? tokens.kd(0) : nullptr, tokens.qd(0), pp, ww, &ahead);
   if (!any && block.to.data) keep(block.to);
   for (int64_t i = 0; i < block.steps; ++i) {
@@ -304,8 +305,7 @@ HWY_NOINLINE void RunBlock(const RecurrenceParams& p, Tokens& tokens, const Bloc
       if (outputs(i)) hn::StoreU(output<Vector>(u[j], hn::Set(d, tokens.kq[i]), ww[j]), d, v + j * kLanes);
     }
   }
-  const bool history_alone = block.checkpoint.data && block.history == block.steps;
-  if (!any || !(block.to.data || block.snapshots || history_alone)) return;
+  if (!any || !stores) return;
   const int64_t last = block.steps - 1;
   const StorePassFn store = ChooseStore<kVectors>(block.to.type, block.count, p.K);
   const bool once = block.to.data && !block.snapshots && !history_alone && block.track_step != last;
