@@ -134,10 +134,13 @@ HWY_INLINE void StoreBlocks(Vector::F v, std::byte* const* rows, int k) {
   }
 }
 
-// 4x4 transposition inside each block of four vectors; its own inverse.
+// Its constructors are written out because those that a compiler supplies lack the instruction set's attributes.
 struct Four {
   Vector::F v0, v1, v2, v3;
+  HWY_INLINE Four() {}
+  HWY_INLINE Four(Vector::F a, Vector::F b, Vector::F c, Vector::F d) : v0(a), v1(b), v2(c), v3(d) {}
 };
+// 4x4 transposition inside each block of four vectors; its own inverse.
 HWY_INLINE Four Transpose4(const Four& r) {
   const Vector::D d;
   const hn::RepartitionToWide<Vector::D> dw;
@@ -161,14 +164,16 @@ template <DType kType>
 struct Tile {
   static constexpr int kElements = kType == DType::f32 ? 4 : 8;
   Four v;
+  HWY_INLINE Tile() {}
+  HWY_INLINE explicit Tile(const Four& four) : v(four) {}
 
   /// Elements k .. k+kElements-1 of each row.
   template <class Rows>
   static HWY_INLINE Tile Load(const Rows& rows, int k) {
     const int word = kType == DType::f32 ? k : k / 2;
     const Vector::D d;
-    return {Transpose4({LoadFloatBlocks(d, rows, word), LoadFloatBlocks(d, rows + 1, word),
-                        LoadFloatBlocks(d, rows + 2, word), LoadFloatBlocks(d, rows + 3, word)})};
+    return Tile(Transpose4({LoadFloatBlocks(d, rows, word), LoadFloatBlocks(d, rows + 1, word),
+                            LoadFloatBlocks(d, rows + 2, word), LoadFloatBlocks(d, rows + 3, word)}));
   }
   template <int i>
   HWY_INLINE Vector::F element() const {
