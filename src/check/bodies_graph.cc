@@ -435,8 +435,11 @@ void replay_all(Judge& judge, Config config, std::string_view impl) {
   config.layout = Layout::ragged;
   StoreScene captured(config, impl), direct(config, impl);
   replay(judge, captured, direct);
-  LayerScene captured_layer(config, impl), direct_layer(config, impl);
-  replay(judge, captured_layer, direct_layer);
+  try {
+    LayerScene captured_layer(config, impl), direct_layer(config, impl);
+    replay(judge, captured_layer, direct_layer);
+  } catch (const Skip&) {  // it serves no layers, as C20 says
+  }
   for (const FoldPolicy policy : {FoldPolicy::on_commit, FoldPolicy::on_next_verify, FoldPolicy::lazy}) {
     if (policy != FoldPolicy::on_commit && (config.window < 2 || 2 * config.window > kMaxWindow)) continue;
     PoolScene captured_pool(judge, config, policy, impl), direct_pool(judge, config, policy, impl);

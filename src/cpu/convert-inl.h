@@ -73,9 +73,10 @@ static HWY_NOINLINE HWY_MAYBE_UNUSED void StoreRow(DType type, const float* from
   StoreRowAs<DType::f16>(from, n, to);
 }
 
-// One vector of kLanes/4 blocks: block b is the four elements at rows[4b], from k on, as fp32.
-template <class D16>
-HWY_INLINE hn::Vec<D16> LoadHalfBlocks(D16 d, const std::byte* const* rows, int k) {
+// One vector of kLanes/4 blocks: block b is the four elements at rows[4b], from k on, as fp32. Rows are pointers, or
+// EvenRows.
+template <class D16, class Rows>
+HWY_INLINE hn::Vec<D16> LoadHalfBlocks(D16 d, const Rows& rows, int k) {
   if constexpr (hn::MaxLanes(D16()) == 4) {
     return hn::LoadU(d, reinterpret_cast<const uint16_t*>(rows[0]) + k);
   } else {
@@ -83,8 +84,8 @@ HWY_INLINE hn::Vec<D16> LoadHalfBlocks(D16 d, const std::byte* const* rows, int 
     return hn::Combine(d, LoadHalfBlocks(dh, rows + hn::MaxLanes(dh), k), LoadHalfBlocks(dh, rows, k));
   }
 }
-template <class D>
-HWY_INLINE hn::Vec<D> LoadFloatBlocks(D d, const std::byte* const* rows, int k) {
+template <class D, class Rows>
+HWY_INLINE hn::Vec<D> LoadFloatBlocks(D d, const Rows& rows, int k) {
   if constexpr (hn::MaxLanes(D()) == 4) {
     return hn::LoadU(d, reinterpret_cast<const float*>(rows[0]) + k);
   } else {
@@ -92,8 +93,8 @@ HWY_INLINE hn::Vec<D> LoadFloatBlocks(D d, const std::byte* const* rows, int k) 
     return hn::Combine(d, LoadFloatBlocks(dh, rows + hn::MaxLanes(dh), k), LoadFloatBlocks(dh, rows, k));
   }
 }
-template <DType kType>
-HWY_INLINE Vector::F LoadBlocks(const std::byte* const* rows, int k) {
+template <DType kType, class Rows>
+HWY_INLINE Vector::F LoadBlocks(const Rows& rows, int k) {
   if constexpr (kType == DType::f32) {
     return LoadFloatBlocks(Vector::D(), rows, k);
   } else {
@@ -112,8 +113,8 @@ HWY_INLINE void StoreHalfBlocks(D16 d, hn::Vec<D16> v, std::byte* const* rows, i
     StoreHalfBlocks(dh, hn::UpperHalf(dh, v), rows + hn::MaxLanes(dh), k);
   }
 }
-template <class D>
-HWY_INLINE void StoreFloatBlocks(D d, hn::Vec<D> v, std::byte* const* rows, int k) {
+template <class D, class Rows>
+HWY_INLINE void StoreFloatBlocks(D d, hn::Vec<D> v, const Rows& rows, int k) {
   if constexpr (hn::MaxLanes(D()) == 4) {
     hn::StoreU(v, d, reinterpret_cast<float*>(rows[0]) + k);
   } else {
@@ -133,10 +134,13 @@ HWY_INLINE void StoreBlocks(Vector::F v, std::byte* const* rows, int k) {
   }
 }
 
-// 4x4 transposition inside each block of four vectors; its own inverse.
+// Its constructors are written out because those that a compiler supplies lack the instruction set's attributes.
 struct Four {
   Vector::F v0, v1, v2, v3;
+  HWY_INLINE Four() {}
+  HWY_INLINE Four(Vector::F a, Vector::F b, Vector::F c, Vector::F d) : v0(a), v1(b), v2(c), v3(d) {}
 };
+// 4x4 transposition inside each block of four vectors; its own inverse.
 HWY_INLINE Four Transpose4(const Four& r) {
   const Vector::D d;
   const hn::RepartitionToWide<Vector::D> dw;
@@ -148,38 +152,74 @@ HWY_INLINE Four Transpose4(const Four& r) {
 }
 
 /// Elements k .. k+3 of kLanes rows, lanes are rows.
-template <DType kType>
-HWY_INLINE Four LoadFour(const std::byte* const* rows, int k) {
+template <DType kType, class Rows>
+HWY_INLINE Four LoadFour(const Rows& rows, int k) {
   return Transpose4({LoadBlocks<kType>(rows, k), LoadBlocks<kType>(rows + 1, k), LoadBlocks<kType>(rows + 2, k),
                      LoadBlocks<kType>(rows + 3, k)});
 }
 
-/// Elements k .. k+7 of kLanes rows. 16-bit ones are transposed in pairs, which takes half the shuffles, and widened
-/// after.
-struct Eight {
-  Four low, high;
-};
+/// Elements of kLanes rows, lanes are rows: four vectors as they leave a transposition. 16-bit elements are transposed
+/// in pairs, which takes half the shuffles, and widened when they are asked for.
 template <DType kType>
-HWY_INLINE Eight LoadEight(const std::byte* const* rows, int k) {
-  if constexpr (kType == DType::f32) {
-    return {LoadFour<kType>(rows, k), LoadFour<kType>(rows, k + 4)};
-  } else {
+struct Tile {
+  static constexpr int kElements = kType == DType::f32 ? 4 : 8;
+  Four v;
+  HWY_INLINE Tile() {}
+  HWY_INLINE explicit Tile(const Four& four) : v(four) {}
+
+  /// Elements k .. k+kElements-1 of each row.
+  template <class Rows>
+  static HWY_INLINE Tile Load(const Rows& rows, int k) {
+    const int word = kType == DType::f32 ? k : k / 2;
     const Vector::D d;
-    const Four pairs = Transpose4({LoadFloatBlocks(d, rows, k / 2), LoadFloatBlocks(d, rows + 1, k / 2),
-                                   LoadFloatBlocks(d, rows + 2, k / 2), LoadFloatBlocks(d, rows + 3, k / 2)});
+    return Tile(Transpose4({LoadFloatBlocks(d, rows, word), LoadFloatBlocks(d, rows + 1, word),
+                            LoadFloatBlocks(d, rows + 2, word), LoadFloatBlocks(d, rows + 3, word)}));
+  }
+  template <int i>
+  HWY_INLINE Vector::F element() const {
+    constexpr int at = kType == DType::f32 ? i : i / 2;
+    const Vector::F x = at == 0 ? v.v0 : at == 1 ? v.v1 : at == 2 ? v.v2 : v.v3;
+    if constexpr (kType == DType::f32) return x;
     const Vector::DI di;
     const hn::RebindToUnsigned<Vector::DI> du;
-    const auto first = [&](Vector::F pair) HWY_ATTR {
-      const Vector::I half = hn::And(hn::BitCast(di, pair), hn::Set(di, 0xffff));
-      return kType == DType::bf16 ? from_bf16<Vector>(half) : from_f16<Vector>(half);
-    };
-    const auto second = [&](Vector::F pair) HWY_ATTR {
-      const Vector::I half = hn::BitCast(di, hn::ShiftRight<16>(hn::BitCast(du, pair)));
-      return kType == DType::bf16 ? from_bf16<Vector>(half) : from_f16<Vector>(half);
-    };
-    return {{first(pairs.v0), second(pairs.v0), first(pairs.v1), second(pairs.v1)},
-            {first(pairs.v2), second(pairs.v2), first(pairs.v3), second(pairs.v3)}};
+    const Vector::I pair = hn::BitCast(di, x);
+    if constexpr (kType == DType::bf16) {  // from_bf16, which shifts the lower one to where the higher one is
+      return hn::BitCast(Vector::D(), i % 2 == 0 ? hn::ShiftLeft<16>(pair) : hn::And(pair, hn::Set(di, -65536)));
+    }
+    return from_f16<Vector>(i % 2 == 0 ? hn::And(pair, hn::Set(di, 0xffff))
+                                       : hn::BitCast(di, hn::ShiftRight<16>(hn::BitCast(du, x))));
   }
+};
+
+/// Ops for arguments that are known not to be NaN.
+struct NumbersOnly : Vector {
+  static HWY_INLINE I iselect(M, I a, I) { return a; }
+};
+
+/// a and b rounded to 16 bits, side by side in one 32-bit lane: half the shuffles of a transposition, and stores of 16
+/// bytes.
+template <DType kType, class Ops>
+HWY_INLINE Vector::F NarrowPair(Vector::F a, Vector::F b) {
+  const Vector::I low = kType == DType::bf16 ? to_bf16<Ops>(a) : to_f16<Vector>(a);
+  const Vector::I high = kType == DType::bf16 ? to_bf16<Ops>(b) : to_f16<Vector>(b);
+  return hn::BitCast(Vector::D(), hn::Or(low, hn::ShiftLeft<16>(high)));
+}
+template <DType kType, class Ops>
+HWY_INLINE Four NarrowEach(const Vector::F (&x)[8]) {
+  return {NarrowPair<kType, Ops>(x[0], x[1]), NarrowPair<kType, Ops>(x[2], x[3]), NarrowPair<kType, Ops>(x[4], x[5]),
+          NarrowPair<kType, Ops>(x[6], x[7])};
+}
+
+/// Four pairs, of elements 2i and 2i+1. Whether there is a NaN among bf16's is asked once: their sum is one then (or
+/// where infinities meet, which costs time alone).
+template <DType kType>
+HWY_INLINE Four NarrowPairs(const Vector::F (&x)[8]) {
+  if constexpr (kType == DType::bf16) {
+    const auto sum =
+        hn::Add(hn::Add(hn::Add(x[0], x[1]), hn::Add(x[2], x[3])), hn::Add(hn::Add(x[4], x[5]), hn::Add(x[6], x[7])));
+    if (HWY_LIKELY(hn::AllTrue(Vector::D(), hn::Eq(sum, sum)))) return NarrowEach<kType, NumbersOnly>(x);
+  }
+  return NarrowEach<kType, Vector>(x);
 }
 
 HWY_INLINE void StoreFour(const Four& c, float* to, int stride) {
@@ -191,14 +231,9 @@ HWY_INLINE void StoreFour(const Four& c, float* to, int stride) {
 }
 
 /// to[k*stride + i] = rows[i][k] for kLanes rows and k0 <= k < n.
-template <DType kType>
-HWY_INLINE void TransposeIn(const std::byte* const* rows, int k0, int n, float* to, int stride) {
+template <DType kType, class Rows>
+HWY_INLINE void TransposeIn(const Rows& rows, int k0, int n, float* to, int stride) {
   int k = k0;
-  for (; k + 8 <= n; k += 8) {
-    const Eight x = LoadEight<kType>(rows, k);
-    StoreFour(x.low, to + k * stride, stride);
-    StoreFour(x.high, to + (k + 4) * stride, stride);
-  }
   for (; k + 4 <= n; k += 4) StoreFour(LoadFour<kType>(rows, k), to + k * stride, stride);
   for (; k < n; ++k) {
     for (int i = 0; i < kLanes; ++i) to[k * stride + i] = load(kType, rows[i], k);
@@ -211,15 +246,10 @@ HWY_INLINE void TransposeOut(const float* from, int stride, int n, std::byte* co
   const Vector::D d;
   int k = 0;
   if constexpr (kType != DType::f32) {
-    // Two neighbours of each row as one 32-bit lane: half the shuffles, and stores of 16 bytes.
-    const auto pair = [&](int i) HWY_ATTR {
-      const Vector::F a = hn::LoadU(d, from + i * stride), b = hn::LoadU(d, from + (i + 1) * stride);
-      const Vector::I low = kType == DType::bf16 ? to_bf16<Vector>(a) : to_f16<Vector>(a);
-      const Vector::I high = kType == DType::bf16 ? to_bf16<Vector>(b) : to_f16<Vector>(b);
-      return hn::BitCast(d, hn::Or(low, hn::ShiftLeft<16>(high)));
-    };
     for (; count == kLanes && k + 8 <= n; k += 8) {
-      const Four r = Transpose4({pair(k), pair(k + 2), pair(k + 4), pair(k + 6)});
+      Vector::F x[8];
+      for (int i = 0; i < 8; ++i) x[i] = hn::LoadU(d, from + (k + i) * stride);
+      const Four r = Transpose4(NarrowPairs<kType>(x));
       StoreFloatBlocks(d, r.v0, rows, k / 2);
       StoreFloatBlocks(d, r.v1, rows + 1, k / 2);
       StoreFloatBlocks(d, r.v2, rows + 2, k / 2);
@@ -256,6 +286,15 @@ struct RowPointers {
   RowPointers(const StateRows& from, int i0, int count) {
     for (int i = 0; i < kLanes; ++i) at[i] = from.row(HWY_MIN(i0 + i, count - 1));
   }
+};
+
+/// Rows that lie evenly: their addresses come from one pointer, which leaves the others' registers free.
+template <class Byte>
+struct EvenRows {
+  Byte* data;
+  int64_t bytes;  ///< from one row to the next
+  HWY_INLINE Byte* operator[](int i) const { return data + i * bytes; }
+  HWY_INLINE EvenRows operator+(int i) const { return {data + i * bytes, bytes}; }
 };
 
 template <DType kType>

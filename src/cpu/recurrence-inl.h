@@ -35,15 +35,20 @@ HWY_INLINE Vector::F Rounded(Vector::F s) {
 /// How far ahead of the block in work its successors are requested.
 constexpr int64_t kAheadBytes = 16 << 10;
 
-/// Memory that will be read after the current block; a few lines are requested per pair of groups of k, so that it
-/// arrives in the second-level cache while this block computes (the first level is full of this one).
+/// Memory that will be read after the current block. Its lines are requested a few at a time over all passes of this
+/// one, so that they arrive in the second-level cache while it computes (the first level is full of this one). Many at
+/// a time would stall the core.
 struct Ahead {
   const std::byte* at = nullptr;
   int64_t lines = 0;  ///< left to request
-  int64_t per_request = 0;
+  int64_t rate = 0;   ///< lines per element of k and pass, times 256
+  int64_t due = 0;
 
-  HWY_INLINE void Request() {
-    const int64_t n = HWY_MIN(lines, per_request);
+  /// Called once for `elements` of k.
+  HWY_INLINE void Request(int elements) {
+    due += rate * elements;
+    const int64_t n = HWY_MIN(lines, due >> 8);
+    due &= 255;
     for (int64_t i = 0; i < n; ++i) __builtin_prefetch(at + i * 64, 0, 2);
     at += n * 64;
     lines -= n;
@@ -82,7 +87,7 @@ HWY_NOINLINE void Pass(float* HWY_RESTRICT state, int K, const float* k, const f
   // Two groups at a time, in turns: a group alone is a chain of dependent operations that leaves the units idle.
   int k0 = 0, group = 0;
   for (; k0 + 2 * kGroup <= K; k0 += 2 * kGroup, group += 2) {
-    ahead->Request();
+    ahead->Request(2 * kGroup);
     Vector::F p0[kVectors], w0[kVectors], p1[kVectors], w1[kVectors];
     element(k0, true, p0, w0);
     element(k0 + kGroup, true, p1, w1);
@@ -107,61 +112,125 @@ HWY_NOINLINE void Pass(float* HWY_RESTRICT state, int K, const float* k, const f
   }
 }
 
+/// Elements i .. of the tiles of a block's vectors, of which the first is element k of the rows, go to the block and
+/// into the chains of a group.
+template <int kVectors, bool kOut, bool kKeep, int i, DType kType>
+HWY_INLINE void TakeTiles(const Tile<kType>* tiles, bool first, float* HWY_RESTRICT to, const float* kd,
+                          const float* qd, Vector::F* chain_p, Vector::F* chain_w) {
+  if constexpr (i < Tile<kType>::kElements) {
+    constexpr int kWidth = kVectors * kLanes;
+    const Vector::F kd_i = Vector::set(kd[i]), qd_i = Vector::set(kOut ? qd[i] : 0.0f);
+    for (int j = 0; j < kVectors; ++j) {
+      const Vector::F s = tiles[j].template element<i>();
+      if constexpr (kKeep) hn::Store(s, Vector::D(), to + i * kWidth + j * kLanes);
+      chain_p[j] = group_step<Vector>(first && i == 0, s, kd_i, chain_p[j]);
+      if constexpr (kOut) chain_w[j] = group_step<Vector>(first && i == 0, s, qd_i, chain_w[j]);
+    }
+    TakeTiles<kVectors, kOut, kKeep, i + 1, kType>(tiles, first, to, kd, qd, chain_p, chain_w);
+  }
+}
+
 /// Loads the working state of a block, state[k*kWidth + i] = row i at k, and forms p = S.kd, and where kOut w = S.qd,
-/// of the first token on the way. Without tokens (kd null) it only loads.
-template <int kVectors, bool kOut, DType kType>
+/// of the first token on the way. Without tokens (kd null) it only loads. Without kKeep it leaves `state` undefined.
+template <int kVectors, bool kOut, bool kKeep, DType kType>
 HWY_NOINLINE void LoadPass(const StateRows& from, int count, int K, float* HWY_RESTRICT state, const float* kd,
                            const float* qd, Vector::F* p, Vector::F* w, Ahead* ahead) {
-  constexpr int kWidth = kVectors * kLanes;
-  for (int j = 0; j < kVectors; ++j) {
-    const RowPointers in(from, j * kLanes, count);
-    float* to = state + j * kLanes;
-    if (kd == nullptr) {
-      TransposeIn<kType>(in.at, 0, K, to, kWidth);
-      continue;
+  constexpr int kWidth = kVectors * kLanes, kElements = Tile<kType>::kElements;
+  // A wide block is full.
+  const RowPointers pointers(from, 0, HWY_MIN(count, kLanes));
+  const auto rows = [&](int j) HWY_ATTR {
+    if constexpr (kVectors == 1) {
+      return &pointers.at[0];
+    } else {
+      return EvenRows<const std::byte>{from.row(j * kLanes), from.stride * static_cast<int64_t>(size_of(kType))};
     }
-    Vector::F sums_p[kMaxHeadDim / kGroup], sums_w[kMaxHeadDim / kGroup];
-    int k0 = 0, group = 0;
-    for (; k0 + kGroup <= K; k0 += kGroup, ++group) {
-      ahead->Request();
-      const Eight x = LoadEight<kType>(in.at, k0);
-      const Four &a = x.low, &b = x.high;
-      StoreFour(a, to + k0 * kWidth, kWidth);
-      StoreFour(b, to + (k0 + 4) * kWidth, kWidth);
-      const Vector::F s[kGroup] = {a.v0, a.v1, a.v2, a.v3, b.v0, b.v1, b.v2, b.v3};
-      Vector::F chain_p, chain_w;
-      for (int i = 0; i < kGroup; ++i) {
-        chain_p = group_step<Vector>(i == 0, s[i], Vector::set(kd[k0 + i]), chain_p);
-        if constexpr (kOut) chain_w = group_step<Vector>(i == 0, s[i], Vector::set(qd[k0 + i]), chain_w);
-      }
-      sums_p[group] = chain_p;
-      if constexpr (kOut) sums_w[group] = chain_w;
+  };
+  if (kd == nullptr) {
+    for (int j = 0; j < kVectors; ++j) TransposeIn<kType>(rows(j), 0, K, state + j * kLanes, kWidth);
+    return;
+  }
+  Vector::F sums_p[kMaxHeadDim / kGroup][kVectors], sums_w[kMaxHeadDim / kGroup][kVectors];
+  int k0 = 0, group = 0;
+  for (; k0 + kGroup <= K; k0 += kGroup, ++group) {
+    Vector::F chain_p[kVectors], chain_w[kVectors];
+#pragma GCC unroll 2
+    for (int i = 0; i < kGroup; i += kElements) {
+      ahead->Request(kElements);
+      Tile<kType> tiles[kVectors];
+      for (int j = 0; j < kVectors; ++j) tiles[j] = Tile<kType>::Load(rows(j), k0 + i);
+      TakeTiles<kVectors, kOut, kKeep, 0, kType>(tiles, i == 0, state + (k0 + i) * kWidth, kd + k0 + i, qd + k0 + i,
+                                                 chain_p, chain_w);
     }
-    if (k0 < K) {
-      TransposeIn<kType>(in.at, k0, K, to, kWidth);
+    for (int j = 0; j < kVectors; ++j) {
+      sums_p[group][j] = chain_p[j];
+      if constexpr (kOut) sums_w[group][j] = chain_w[j];
+    }
+  }
+  if (k0 < K) {
+    for (int j = 0; j < kVectors; ++j) {
+      float* to = state + j * kLanes;
+      TransposeIn<kType>(rows(j), k0, K, to, kWidth);
       Vector::F chain_p, chain_w;
       for (int k = k0; k < K; ++k) {
         const Vector::F s = hn::Load(Vector::D(), to + k * kWidth);
         chain_p = group_step<Vector>(k == k0, s, Vector::set(kd[k]), chain_p);
         if constexpr (kOut) chain_w = group_step<Vector>(k == k0, s, Vector::set(qd[k]), chain_w);
       }
-      sums_p[group] = chain_p;
-      if constexpr (kOut) sums_w[group] = chain_w;
-      ++group;
+      sums_p[group][j] = chain_p;
+      if constexpr (kOut) sums_w[group][j] = chain_w;
     }
-    p[j] = tree_sum<Vector>(sums_p, group, 1);
-    if constexpr (kOut) w[j] = tree_sum<Vector>(sums_w, group, 1);
+    ++group;
+  }
+  for (int j = 0; j < kVectors; ++j) {
+    p[j] = tree_sum<Vector>(&sums_p[0][j], group, kVectors);
+    if constexpr (kOut) w[j] = tree_sum<Vector>(&sums_w[0][j], group, kVectors);
+  }
+}
+
+/// The last pass over a block: applies a token as Pass does, and what comes out goes to memory, not to the block.
+/// K must be a multiple of the elements of a Tile. Rounding to the type of the rows twice changes nothing.
+template <int kVectors, DType kType>
+HWY_NOINLINE void StorePass(const float* HWY_RESTRICT state, int K, const float* k, const float* decay,
+                            const Vector::F* u, const StateRows& to, Ahead* ahead) {
+  constexpr int kWidth = kVectors * kLanes, kElements = Tile<kType>::kElements;
+  const Vector::D d;
+  const int64_t row_bytes = to.stride * static_cast<int64_t>(size_of(kType));
+  Vector::F uu[kVectors];
+  for (int j = 0; j < kVectors; ++j) uu[j] = u[j];
+  for (int k0 = 0; k0 < K; k0 += kElements) {
+    ahead->Request(kElements);
+    Vector::F x[kVectors][kElements];
+    for (int i = 0; i < kElements; ++i) {
+      const Vector::F k_i = hn::Set(d, k[k0 + i]), decay_i = hn::Set(d, decay[k0 + i]);
+      for (int j = 0; j < kVectors; ++j) {
+        x[j][i] = updated<Vector>(hn::Load(d, state + (k0 + i) * kWidth + j * kLanes), decay_i, uu[j], k_i);
+      }
+    }
+    const int word = kType == DType::f32 ? k0 : k0 / 2;
+    for (int j = 0; j < kVectors; ++j) {
+      const EvenRows<std::byte> rows = {to.row(j * kLanes), row_bytes};
+      Four r;
+      if constexpr (kType == DType::f32) {
+        r = Transpose4({x[j][0], x[j][1], x[j][2], x[j][3]});
+      } else {
+        r = Transpose4(NarrowPairs<kType>(x[j]));
+      }
+      StoreFloatBlocks(d, r.v0, rows, word);
+      StoreFloatBlocks(d, r.v1, rows + 1, word);
+      StoreFloatBlocks(d, r.v2, rows + 2, word);
+      StoreFloatBlocks(d, r.v3, rows + 3, word);
+    }
   }
 }
 
 using LoadPassFn = void (*)(const StateRows&, int, int, float*, const float*, const float*, Vector::F*, Vector::F*,
                             Ahead*);
 
-template <int kVectors, bool kOut>
+template <int kVectors, bool kOut, bool kKeep>
 HWY_INLINE LoadPassFn ChooseLoad(DType type) {
-  if (type == DType::f32) return &LoadPass<kVectors, kOut, DType::f32>;
-  if (type == DType::bf16) return &LoadPass<kVectors, kOut, DType::bf16>;
-  return &LoadPass<kVectors, kOut, DType::f16>;
+  if (type == DType::f32) return &LoadPass<kVectors, kOut, kKeep, DType::f32>;
+  if (type == DType::bf16) return &LoadPass<kVectors, kOut, kKeep, DType::bf16>;
+  return &LoadPass<kVectors, kOut, kKeep, DType::f16>;
 }
 
 using PassFn = void (*)(float*, int, const float*, const float*, const Vector::F*, const float*, const float*,
@@ -172,6 +241,17 @@ HWY_INLINE PassFn ChoosePass(DType type, bool rounds) {
   if (rounds && type == DType::bf16) return &Pass<kVectors, kDots, kOut, Rounding::bf16>;
   if (rounds && type == DType::f16) return &Pass<kVectors, kDots, kOut, Rounding::f16>;
   return &Pass<kVectors, kDots, kOut, Rounding::none>;
+}
+
+using StorePassFn = void (*)(const float*, int, const float*, const float*, const Vector::F*, const StateRows&, Ahead*);
+
+/// Null where Pass and StoreState do it in two steps.
+template <int kVectors>
+HWY_INLINE StorePassFn ChooseStore(DType type, int count, int K) {
+  if (count != kVectors * kLanes || K % kGroup != 0) return nullptr;
+  if (type == DType::f32) return &StorePass<kVectors, DType::f32>;
+  if (type == DType::bf16) return &StorePass<kVectors, DType::bf16>;
+  return &StorePass<kVectors, DType::f16>;
 }
 
 /// A block of rows of one head, from memory through all steps (history, then window) and back.
@@ -204,8 +284,11 @@ HWY_NOINLINE void RunBlock(const RecurrenceParams& p, Tokens& tokens, const Bloc
   };
 
   const bool any = block.steps > 0;
-  const LoadPassFn load =
-      outputs(0) ? ChooseLoad<kVectors, true>(block.from.type) : ChooseLoad<kVectors, false>(block.from.type);
+  const bool history_alone = block.checkpoint.data && block.history == block.steps;
+  const bool stores = block.to.data || block.snapshots || history_alone;
+  const LoadPassFn load = !outputs(0)                 ? ChooseLoad<kVectors, false, true>(block.from.type)
+                          : stores || block.steps > 1 ? ChooseLoad<kVectors, true, true>(block.from.type)
+                                                      : ChooseLoad<kVectors, true, false>(block.from.type);
   load(block.from, block.count, p.K, state, any ? tokens.kd(0) : nullptr, tokens.qd(0), pp, ww, &ahead);
   if (!any && block.to.data) keep(block.to);
   for (int64_t i = 0; i < block.steps; ++i) {
@@ -222,9 +305,14 @@ HWY_NOINLINE void RunBlock(const RecurrenceParams& p, Tokens& tokens, const Bloc
       if (outputs(i)) hn::StoreU(output<Vector>(u[j], hn::Set(d, tokens.kq[i]), ww[j]), d, v + j * kLanes);
     }
   }
-  const bool history_alone = block.checkpoint.data && block.history == block.steps;
-  if (!any || !(block.to.data || block.snapshots || history_alone)) return;
+  if (!any || !stores) return;
   const int64_t last = block.steps - 1;
+  const StorePassFn store = ChooseStore<kVectors>(block.to.type, block.count, p.K);
+  const bool once = block.to.data && !block.snapshots && !history_alone && block.track_step != last;
+  if (once && store) {
+    store(state, p.K, tokens.k(last), tokens.decay(last), u, block.to, &ahead);
+    return;
+  }
   const PassFn pass = ChoosePass<kVectors, false, false>(p.state.dtype, (block.rounds >> last & 1) != 0);
   pass(state, p.K, tokens.k(last), tokens.decay(last), u, nullptr, nullptr, nullptr, nullptr, &ahead);
   keep_step(last);
@@ -289,10 +377,7 @@ static HWY_NOINLINE HWY_MAYBE_UNUSED void RunHead(const RecurrenceParams& p, con
     if (base) {
       ahead.at = base + (at < slot_bytes ? at : at - slot_bytes);
       ahead.lines = (n * p.state_v_stride * size + 63) / 64;
-      // Loading asks once a group and vector, every other pass once for two groups.
-      const int64_t requests =
-          p.K / kGroup * (is_wide ? kWideVectors : 1) + (count - 1 + (p.write_state ? 1 : 0)) * (p.K / (2 * kGroup));
-      ahead.per_request = ahead.lines / HWY_MAX(1, requests) + 1;
+      ahead.rate = (ahead.lines << 8) / HWY_MAX(1, (count + (p.write_state ? 1 : 0)) * p.K) + 1;
     }
     if (is_wide) {
       RunBlock<kWideVectors>(p, *tokens, block, ahead);

@@ -34,20 +34,8 @@ Plan plan(const Desc& desc) {
   return plan;
 }
 
-Plan plan_exact(const Desc& desc) {
-  if (!is_layer(desc.op)) return exact_plan(desc);
-  Plan plan = traffic(desc);
-  const ExactTiles tiles = exact_layer_tiles(desc, current_device());
-  plan.tasks = tiles.heads;
-  plan.threads = tiles.threads;
-  return plan;
-}
-
 Refusal refusal_of_general(const Desc& desc) {
   return is_layer(desc.op) ? general_layer_refusal(desc) : general_refusal(desc);
-}
-Refusal refusal_of_exact(const Desc& desc) {
-  return is_layer(desc.op) ? exact_layer_refusal(desc) : exact_refusal(desc);
 }
 
 }  // namespace
@@ -70,10 +58,10 @@ std::span<const Implementation> implementations() {
   static const Implementation exact = [] {
     Implementation i = general;
     i.name = "cuda.exact";
-    i.refusal = refusal_of_exact;
-    i.plan = plan_exact;
+    i.refusal = exact_refusal;
+    i.plan = exact_plan;
     i.recurrence = exact_recurrence;
-    i.layer = exact_layer;
+    i.layer = nullptr;
     return i;
   }();
   static const Implementation fast = {

@@ -192,7 +192,6 @@ TEST_P(FusedTrace, EqualsPlainDecoding) {
   RigConfig config = config_of(impl, gate, precision);
   config.conv = config.fused = true;
   PoolConfig& pool = config.pool;
-  if (pool.V == 48) pool.V = 64;  // cuda.exact takes layers where V is a power of two
   const size_t policy = (gate + precision) % 3;
   pool.fold_policy = policy == 0 ? FoldPolicy::on_commit : policy == 1 ? FoldPolicy::on_next_verify : FoldPolicy::lazy;
   if (policy > 0) pool.max_window = pool.ring_rows, pool.ring_rows = 2 * pool.max_window + (policy == 2 ? 3 : 0);

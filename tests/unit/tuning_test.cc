@@ -6,7 +6,6 @@
 #include <functional>
 #include <string>
 
-#include "cuda/layer/layer.h"
 #include "cuda/recurrence/exact.h"
 
 namespace ringfold::cuda {
@@ -133,57 +132,6 @@ TEST(ExactTiles, UsualWindowsAreServedEverywhere) {
       const ExactTiles t = exact_tiles(d, device.device);
       EXPECT_GT(t.blocks, 0) << words(device, d, t);
     });
-  }
-}
-
-TEST(LayerTiles, FitTheDeviceAndKeepKeyHeadsTogether) {
-  for (const Named& device : kDevices) {
-    int served = 0;
-    for_each_request([&](Desc d) {
-      if (d.op == Op::fold) return;
-      d.op = d.op == Op::decode ? Op::decode_layer : Op::verify_layer;
-      for (const int64_t group : {1, 2, 4}) {
-        if (d.HV % group != 0) continue;
-        d.H = d.HV / group;
-        const ExactTiles t = exact_layer_tiles(d, device.device);
-        EXPECT_EQ(t, exact_layer_tiles(d, device.device)) << "not pure";
-        if (t.blocks == 0) continue;
-        ++served;
-        const int64_t unit = d.op == Op::decode_layer ? group : 1, units = d.rows * d.HV / unit;
-        const std::string name = words(device, d, t);
-        EXPECT_EQ(t.threads, 2 * d.V) << name;
-        EXPECT_EQ(t.v_parts, 1) << name;
-        EXPECT_EQ(t.heads, d.rows * d.HV) << name;
-        EXPECT_LE(t.blocks, std::min<int64_t>(units, int64_t{device.device.sms} * t.blocks_per_sm)) << name;
-        EXPECT_LE(t.blocks_per_sm * t.threads * 128, 65536) << name;
-        EXPECT_LE(t.shared_bytes, device.device.shared_bytes_per_block) << name;
-        EXPECT_LE(t.blocks_per_sm * (t.shared_bytes + kKiB), device.device.shared_bytes_per_sm) << name;
-        // The kernel's ranges: so many units, as even as can be.
-        int64_t most = 0;
-        for (int64_t b = 0; b < t.blocks; ++b) {
-          const int64_t first = units * b / t.blocks * unit, last = units * (b + 1) / t.blocks * unit;
-          for (int64_t line = first / d.HV; line * d.HV < last; ++line)
-            most = std::max(most, std::min(last, (line + 1) * d.HV) - std::max(first, line * d.HV));
-        }
-        EXPECT_GE(t.heads_of_line, most) << name;
-      }
-    });
-    EXPECT_GT(served, 0) << device.name;
-  }
-}
-
-TEST(LayerTiles, TheSizesOfModelsAreServedTwoToAMultiprocessor) {
-  const DeviceProperties h200;
-  for (const int64_t T : {1, 2, 4, 8}) {
-    for (const DType state : {DType::f32, DType::bf16}) {
-      for (const MixerKind kind : {MixerKind::gdn, MixerKind::kda}) {
-        Desc d = describe(Op::verify_layer, kind, state, 256, 32, T, 128, 128);
-        const ExactTiles t = exact_layer_tiles(d, h200);
-        EXPECT_EQ(t.blocks_per_sm, 2) << to_string(d) << ", " << t.shared_bytes << " bytes";
-        d.rows = 1;
-        EXPECT_EQ(exact_layer_tiles(d, h200).blocks, 32) << to_string(d);
-      }
-    }
   }
 }
 

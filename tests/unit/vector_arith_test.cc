@@ -1,4 +1,5 @@
-// Every instruction set's vector arithmetic has the bits of the scalar one, the emulated fused multiply-add included.
+// Every instruction set's vector arithmetic has the bits of the scalar one, the emulated fused multiply-add included,
+// and so have the conversions inside transpositions.
 #include <gtest/gtest.h>
 
 #include <bit>
@@ -10,7 +11,7 @@
 #include "cpu/targets.h"
 #include "hwy/foreach_target.h"
 
-#include "cpu/ops-inl.h"
+#include "cpu/convert-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace ringfold::cpu {
@@ -58,7 +59,73 @@ void Compare(const char* what, int rounds, VectorF vector, ScalarF scalar) {
 
 using F = Vector::F;
 
+// Pairs narrowed eight vectors at a time, with and without NaN and infinities of both signs among them.
+template <DType kType>
+void ComparePairs(int rounds) {
+  const Vector::D d;
+  alignas(64) float x[8][Vector::kLanes], got[4][Vector::kLanes];
+  for (int r = 0; r < rounds; ++r) {
+    Vector::F in[8];
+    for (int i = 0; i < 8; ++i) {
+      for (int lane = 0; lane < Vector::kLanes; ++lane) {
+        const uint64_t n = (static_cast<uint64_t>(r) * 8 + i) * Vector::kLanes + lane;
+        auto bits = static_cast<uint32_t>(Mix(n));
+        if (r % 4 == 0) bits &= 0xbfffffffu;  // no NaN, no infinity
+        if (r % 4 == 1 && bits % 16 == 0) bits = bits % 32 == 0 ? 0x7f800000u : 0xff800000u;
+        if (r % 4 == 2 && i == 3 && lane == 1) bits = 0xffc00001u;                       // one alone
+        if (n % 5 == 0) bits = (bits & 0xffff0000u) | (n % 2 == 0 ? 0x8000u : 0x7fffu);  // ties, and just below
+        x[i][lane] = std::bit_cast<float>(bits);
+      }
+      in[i] = hn::Load(d, x[i]);
+    }
+    const Four pairs = NarrowPairs<kType>(in);
+    hn::Store(pairs.v0, d, got[0]);
+    hn::Store(pairs.v1, d, got[1]);
+    hn::Store(pairs.v2, d, got[2]);
+    hn::Store(pairs.v3, d, got[3]);
+    for (int i = 0; i < 8; ++i) {
+      for (int lane = 0; lane < Vector::kLanes; ++lane) {
+        const uint32_t half = std::bit_cast<uint32_t>(got[i / 2][lane]) >> (i % 2 * 16) & 0xffffu;
+        const auto want =
+            static_cast<uint32_t>(kType == DType::bf16 ? arith::to_bf16<S>(x[i][lane]) : arith::to_f16<S>(x[i][lane]));
+        ASSERT_EQ(half, want) << "element " << i << ", lane " << lane << ": " << x[i][lane] << " on "
+                              << hwy::TargetName(HWY_TARGET);
+      }
+    }
+  }
+}
+
+template <DType kType, int i>
+void CompareElements(const Tile<kType>& tile, const std::byte* rows, int64_t stride, int k) {
+  if constexpr (i < Tile<kType>::kElements) {
+    alignas(64) float got[Vector::kLanes];
+    hn::Store(tile.template element<i>(), Vector::D(), got);
+    for (int lane = 0; lane < Vector::kLanes; ++lane) {
+      const float want = load(kType, rows + lane * stride, k + i);
+      ASSERT_TRUE(Same(got[lane], want)) << "element " << k + i << " of row " << lane << ": " << got[lane] << ", not "
+                                         << want << " on " << hwy::TargetName(HWY_TARGET);
+    }
+    CompareElements<kType, i + 1>(tile, rows, stride, k);
+  }
+}
+
+// Elements of rows that lie evenly, of any bits.
+template <DType kType>
+void CompareTiles() {
+  constexpr int kLength = 2048, kStride = (kLength + 8) * static_cast<int>(size_of(kType));
+  alignas(64) static std::byte rows[Vector::kLanes * kStride];
+  for (size_t i = 0; i < sizeof rows; ++i) rows[i] = static_cast<std::byte>(Mix(i));
+  const EvenRows<const std::byte> even = {rows, kStride};
+  for (int k = 0; k < kLength; k += Tile<kType>::kElements)
+    CompareElements<kType, 0>(Tile<kType>::Load(even, k), rows, kStride, k);
+}
+
 void TestAll() {
+  ComparePairs<DType::bf16>(4000);
+  ComparePairs<DType::f16>(4000);
+  CompareTiles<DType::f32>();
+  CompareTiles<DType::bf16>();
+  CompareTiles<DType::f16>();
   constexpr int kRounds = 40000;
   Compare(
       "fma", 4 * kRounds, [](F x, F y, F z) HWY_ATTR { return Vector::fma(x, y, z); },

@@ -6,11 +6,19 @@
 #include "cuda/layer/layer.h"
 #include "cuda/layer/layer_rows.cuh"
 #include "cuda/recurrence/general.cuh"
+#include "cuda/tuning.h"
 
 namespace ringfold::cuda {
 namespace {
 
 using general::kWarps, general::Place;
+
+/// The description of the recurrence in a layer's call.
+Desc recurrence_of(const Desc& layer) {
+  Desc d = layer;
+  d.op = layer.op == Op::decode_layer ? Op::decode : Op::verify;
+  return d;
+}
 
 /// The tokens of a layer's row, made of its projections.
 struct ProjectedTokens {

@@ -19,9 +19,9 @@
 namespace ringfold::cuda::exact {
 
 template <class T>
-class Block : protected Lines<T> {
+class Block : Lines<T> {
  public:
-  __device__ Block(const typename T::Params& params, const Layers& layers, const Cut& cut, std::byte* memory)
+  __device__ Block(const ExactParams& params, const Layers& layers, const Cut& cut, std::byte* memory)
       : Lines<T>(params, layers, cut, memory), c(lane / T::kSide), side(lane % T::kSide) {}
 
   __device__ void run(int first, int last) {
@@ -57,7 +57,7 @@ class Block : protected Lines<T> {
     }
   }
 
- protected:
+ private:
   using Base = Lines<T>;
   using Base::after, Base::at, Base::buffer, Base::fetch_gates, Base::fetch_inputs, Base::find_line, Base::history,
       Base::in_ring, Base::make_gates, Base::make_vectors, Base::open_line, Base::parity, Base::read_group,
@@ -72,7 +72,7 @@ class Block : protected Lines<T> {
     if (line.live) {
       copy_state(line, at_head.hv);
       // A layer's window is convolved.
-      for_v_chunks(0, T::kLayer ? history(line) : line.count, [&](int t, int byte) {
+      for_v_chunks(0, line.count, [&](int t, int byte) {
         const std::byte* v = in_ring(line, t) ? at(line.ring_v, p.ring_v_at, ring_row(line, t), at_head.hv)
                                               : at(line.v, p.v_at, t - history(line), at_head.hv);
         ptx::copy_async_16(ptx::shared_address(shared.v(v_buffer(at_head), t) + byte), v + byte);
@@ -246,15 +246,13 @@ class Block : protected Lines<T> {
       fetch_tile(after(here));
     }
     ptx::barrier_wait(shared.made(buffer(now)), parity(now));
-    if constexpr (T::kLayer) ptx::barrier_wait(shared.normed(), ~now.phase() & 1);  // the head before this one
     if (line.live) {
       compute_tokens(s, line, now);
-    } else if constexpr (!T::kFromRing && !T::kLayer) {
+    } else if constexpr (!T::kFromRing) {
       zero_outputs(line, now.hv);
     }
     __syncwarp();
     ptx::barrier_arrive(shared.read(buffer(now)));
-    if constexpr (T::kLayer) ptx::barrier_arrive(shared.written());
   }
 
   __device__ __forceinline__ void compute_tokens(State& s, const Line& line, const Turn& now) const {

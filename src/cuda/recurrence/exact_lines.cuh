@@ -16,7 +16,7 @@ namespace ringfold::cuda::exact {
 template <class T>
 class Lines {
  protected:
-  __device__ Lines(const typename T::Params& params, const Layers& layers, const Cut& cut, std::byte* memory)
+  __device__ Lines(const ExactParams& params, const Layers& layers, const Cut& cut, std::byte* memory)
       : p(params),
         layers_(layers),
         origins_(cut.origins),
@@ -72,7 +72,6 @@ class Lines {
     __syncthreads();
   }
 
-  __device__ LayerWork<T> layer_work() const { return {p, shared, lane, warp}; }
   __device__ DType act_dtype() const { return T::kFromRing ? p.ring_v.dtype : p.v.dtype; }
   __device__ bool records() const { return !T::kFromRing && p.records(); }
   /// Step t of a line comes from the ring, or from the window?
@@ -102,17 +101,16 @@ class Lines {
     } else {
       const WindowFacts facts = window_facts(p, row, T::kHistory);
       find_addresses(line, layer, row, facts.slot);
-      status = T::kLayer ? judge_layer(p, row) : judge_window(p, facts, T::kHistory);
+      status = judge_window(p, facts, T::kHistory);
     }
     if (lane != 0) return;
     if (layer_index == 0 && blockIdx.y == 0) {  // several blocks may speak for a row; they say the same
       if constexpr (T::kFromRing) {
         if (p.row_status) p.row_status[row] = static_cast<int32_t>(status);
-      } else if constexpr (!T::kLayer) {
+      } else {
         settle_window(p, row, status);
       }
     }
-    if constexpr (T::kLayer) layer_work().open_line(first.line(), row, status);
     line.first_hv = first.hv;
     line.live = status == RowStatus::done;
     line.count = status == RowStatus::bad_window_bounds ? 0 : static_cast<int>(p.asked_tokens(row));
@@ -144,9 +142,7 @@ class Lines {
     const Origin& of = origins_[lane];
     const int v0 = blockIdx.y * (blockDim.x / 2);
     std::byte* address = of.data + v0 * of.v + layer * of.layer;
-    if (T::kLayer && lane == kOut) {
-      address = reinterpret_cast<std::byte*>(shared.outputs());
-    } else if (lane <= kOut) {
+    if (lane <= kOut) {
       address += p.window_row(row) * of.row + p.window_token(row) * of.token;
     } else {
       int64_t of_slot = slot;
@@ -237,7 +233,7 @@ class Lines {
   __device__ void fetch_inputs(const Turn& at_head, bool same_key) const {
     const Line& line = shared.line(at_head.line());
     const int first = first_token(at_head);
-    if (!T::kLayer && line.live && !same_key) {
+    if (line.live && !same_key) {
 #pragma unroll 1
       for (int t = first; t < line.count && t - first < shared.raw_steps; t += warps()) {
         if (!prepares(line, t)) continue;
@@ -314,15 +310,8 @@ class Lines {
     uint4 raw = {};
     if (prepares(line, t)) {
       const std::byte* source = prepared_source(line, at_head.key, t);
-      if constexpr (T::kLayer) {
-        const int own = t - history(line);
-        raw = in_ring(line, t) ? *reinterpret_cast<const uint4*>(source)
-                               : layer_work().convolve_key(at_head, own, source, prepares_q(), prepared_group(),
-                                                           first_of_key(at_head));
-      } else {
-        const int past = t - first_token(at_head);
-        raw = past < shared.raw_steps ? shared.raw(past) : *reinterpret_cast<const uint4*>(source);
-      }
+      const int past = t - first_token(at_head);
+      raw = past < shared.raw_steps ? shared.raw(past) : *reinterpret_cast<const uint4*>(source);
     }
     widen_8(act_dtype(), raw, x);
     if (records() && !in_ring(line, t) && blockIdx.y == 0 && prepares() && !prepares_q() && first_of_key(at_head)) {
@@ -423,7 +412,7 @@ class Lines {
     }
   }
 
-  const typename T::Params& p;
+  const ExactParams& p;
   const Layers& layers_;
   const Origin (&origins_)[kAddresses];
   const Shared<T> shared;

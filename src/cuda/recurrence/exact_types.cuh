@@ -82,8 +82,6 @@ enum class Source { ring, window, history };
 /// What is known at compile time. StateBytes: 4, or 2 for bf16 and f16.
 template <int K_, int StateBytes, bool Kda, Source From>
 struct Traits {
-  using Params = ExactParams;
-  static constexpr bool kLayer = false;  // a whole layer (cuda/layer): q, k and v are projections
   static constexpr int K = K_;
   static constexpr int kStateBytes = StateBytes;
   static constexpr bool kKda = Kda, kFromRing = From == Source::ring, kHistory = From == Source::history;
@@ -143,10 +141,6 @@ struct alignas(16) Line {
 
 static_assert(sizeof(Line) == kExactLineBytes && offsetof(Line, count) == kAddresses * sizeof(std::byte*));
 
-/// What is done where a whole layer runs (cuda/layer/exact_layer.cuh).
-template <class T>
-class LayerWork;
-
 /// Shared memory of a block, carved from one array. The order and the sizes are those of exact_shared_bytes().
 template <class T>
 struct Shared {
@@ -168,17 +162,12 @@ struct Shared {
   /// Raw q and k of step `past` after the first that a warp prepares, a multiple of the warps below raw_steps: 16 bytes
   /// for each thread.
   __device__ uint4& raw(int past) const { return reinterpret_cast<uint4*>(v(2, 0))[past * 32 + threadIdx.x]; }
-  /// A layer has in their place the mixer's outputs of a head: [token, V].
-  __device__ float* outputs() const { return reinterpret_cast<float*>(v(2, 0)); }
   __device__ Line& line(int buffer) const { return reinterpret_cast<Line*>(v(2, 0) + raw_steps * 512)[buffer]; }
   /// Barriers of a buffer of token vectors: all warps have made their part of it; all warps have read it.
   __device__ uint32_t made(int buffer) const { return barrier(2 * buffer); }
   __device__ uint32_t read(int buffer) const { return barrier(2 * buffer + 1); }
-  /// Of a layer: a head's outputs have been written; they have been read.
-  __device__ uint32_t written() const { return barrier(2 * buffers); }
-  __device__ uint32_t normed() const { return barrier(2 * buffers + 1); }
   __device__ uint32_t barrier(int i) const { return ptx::shared_address(barriers() + i); }
-  __device__ int barrier_count() const { return 2 * buffers + (T::kLayer ? 2 : 0); }
+  __device__ int barrier_count() const { return 2 * buffers; }
   __device__ Gates* gates(int buffer, int head) const {
     return reinterpret_cast<Gates*>(barriers() + barrier_count()) + (buffer * heads + head) * window;
   }
