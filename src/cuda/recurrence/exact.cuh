@@ -71,7 +71,6 @@ class Block : Lines<T> {
     const Line& line = shared.line(at_head.line());
     if (line.live) {
       copy_state(line, at_head.hv);
-      // A layer's window is convolved.
       for_v_chunks(0, line.count, [&](int t, int byte) {
         const std::byte* v = in_ring(line, t) ? at(line.ring_v, p.ring_v_at, ring_row(line, t), at_head.hv)
                                               : at(line.v, p.v_at, t - history(line), at_head.hv);
