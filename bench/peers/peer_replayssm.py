@@ -107,28 +107,14 @@ class StepCircular(Steps):
         return super().begin()
 
 
-class VerifyHistory(StepCircular):
+class VerifyHistory(history.Verify, StepCircular):
     """verify alone, behind a history; both launches, as a step has them."""
 
     def __init__(self, peer, p):
         super().__init__(peer, p)
         if HISTORY + 2 * p.shape.T > self.length:
             raise Missing("a history of this length is folded before the verify")
-        self.start = self.begin()
-        full = torch.full_like(p.accepted, p.shape.T)
-        for i in range(HISTORY // p.shape.T):
-            for set_ in range(p.sets):
-                self.step(set_, p.window(i), full)
-
-    def enqueue(self):
-        p = self.problem
-        for i in range(p.calls):
-            layer, set_ = p.place(i)
-            self.verify(layer, set_, p.window(i))
-        return p.calls
-
-    def check(self):
-        return history.check(self, self.start)
+        self.remember(self.begin())
 
 
 class Decode(Calls):

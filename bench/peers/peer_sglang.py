@@ -305,24 +305,11 @@ class StepCircular(Steps):
         return Steps.begin(self) if self.every else None
 
 
-class VerifyHistory(StepCircular):
+class VerifyHistory(history.Verify, StepCircular):
     """verify alone, behind a history."""
 
     def __init__(self, peer, p):
         super().__init__(peer, p)
         if self.every or HISTORY + p.shape.T > RING or HISTORY + 2 * p.shape.T > RING:
             raise Missing("a history of this length is folded before the verify")
-        self.start = self.begin()
-        for i in range(HISTORY // p.shape.T):
-            for set_ in range(p.sets):
-                self.step(set_, p.window(i), torch.full_like(p.accepted, p.shape.T))
-
-    def enqueue(self):
-        p = self.problem
-        for i in range(p.calls):
-            layer, set_ = p.place(i)
-            self.verify(layer, set_, p.window(i))
-        return p.calls
-
-    def check(self):
-        return history.check(self, self.start)
+        self.remember(self.begin())

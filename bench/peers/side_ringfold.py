@@ -223,27 +223,13 @@ class PoolStep(Steps):
         return errors
 
 
-class History(PoolStep):
+class History(history.Verify, PoolStep):
     """verify alone, behind a history: every window of it accepted whole beforehand."""
 
     def __init__(self, library, p):
         super().__init__(library, p, "lazy")
-        self.start = Steps.begin(self)
-        for i in range(HISTORY // p.shape.T):
-            full = torch.full_like(p.accepted, p.shape.T)
-            for set_ in range(p.sets):
-                self.step(set_, p.window(i), full)
+        self.remember(Steps.begin(self))
         self.note += f", {HISTORY} rows of history"
-
-    def enqueue(self):
-        p = self.problem
-        for i in range(p.calls):
-            layer, set_ = p.place(i)
-            self.verify(layer, set_, p.window(i))
-        return p.calls
-
-    def check(self):
-        return history.check(self, self.start)
 
 
 class Ringfold:

@@ -273,7 +273,7 @@ class CapiTest(unittest.TestCase):
         # The sizes that tests/capi/header_c99.c fixes, as natural alignment gives them.
         sizes = {name: ctypes.sizeof(struct) for name, struct in capi.STRUCTS.items()}
         self.assertEqual({name: sizes[f"ringfold_{name}"] for name in ("pool_config", "mixer", "ring", "commit_args")},
-                         {"pool_config": 128, "mixer": 48, "ring": 48, "commit_args": 72})
+                         {"pool_config": 136, "mixer": 48, "ring": 56, "commit_args": 72})
         self.assertEqual((capi.constant("lazy"), capi.constant("kda"), capi.constant("pool_ring_u")), (2, 1, 13))
         self.assertEqual(ctypes.sizeof(capi.DLTensor), 48)
 
