@@ -179,7 +179,7 @@ def restore(originals):
 
 
 def copy_tree(to):
-    for name in ("CMakeLists.txt", "include", "src", "tests/CMakeLists.txt", "tests/support", "tests/contract"):
+    for name in ("CMakeLists.txt", "cmake", "include", "src", "tests/CMakeLists.txt", "tests/support", "tests/contract"):
         source, target = ROOT / name, to / name
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copytree(source, target) if source.is_dir() else shutil.copy2(source, target)
@@ -197,7 +197,7 @@ def run(command, **kwargs):
 
 def configure(tree, build):
     return run(["cmake", "-G", "Ninja", "-S", tree, "-B", build, "-DCMAKE_BUILD_TYPE=Release", "-DCMAKE_CXX_FLAGS_RELEASE=-O1",
-                "-DRINGFOLD_APPS=OFF", "-DRINGFOLD_CUDA=off"])
+                "-DRINGFOLD_APPS=OFF", "-DRINGFOLD_CUDA=off", "-DRINGFOLD_CAPI=off"])
 
 
 def compile_tests(build, jobs):
