@@ -63,7 +63,7 @@ def install(folder):
         stop("no virtual environment could be made (Debian: python3-venv)")
     pip = [python, "-m", "pip", "--disable-pip-version-check", "install", "--quiet"]
     # What the build and the tests need: if even that is not to be had, nothing is wrong with the package.
-    if subprocess.run([*pip, "scikit-build-core", "nanobind", "numpy", "ml_dtypes", "pytest"]).returncode != 0:
+    if subprocess.run([*pip, "scikit-build-core", "nanobind", "numpy", "ml_dtypes", "pytest", "mypy"]).returncode != 0:
         stop("the package index cannot be reached", 1 if os.environ.get("CI") else SKIP)
     settings = [f"build-dir={os.path.join(folder, 'wheel')}", "cmake.define.RINGFOLD_CUDA=off"]
     if not shutil.which("ccache"):

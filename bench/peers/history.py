@@ -32,4 +32,4 @@ class Verify:
             state = oracle.run(p, p.window(i), p.rows, state)[1][:, -1]
         out = self.verify(0, 0, p.window(0))
         expected = oracle.run(p, p.window(0), p.rows, state)[0]
-        return {"outputs": (relative(self.rows_of(out), expected), OUT_TOLERANCE["bf16 operands"])}
+        return {"outputs": (relative(self.rows_of(out), expected), OUT_TOLERANCE[self.precision])}

@@ -129,7 +129,7 @@ def machines() -> list[str]:
 
 
 def step_costs(*, H: int, HV: int, K: int, V: int, kind: str = "gdn", window: int = 4, rows: int = 1, layers: int = 1,
-               state_dtype: Any = "f32", act_dtype: Any = "bf16", numerics: str = "exact",
+               state_dtype: Any = "f32", act_dtype: Any = "bf16", ring_a: Any = None, numerics: str = "exact",
                state_rounding: str = "per_commit", accepted_per_step: float = 3.0, machine: Optional[str] = None,
                device: str = "cpu", threads: int = 0) -> list[StepCost]:
     """The costs of all ways to run a step, simplest and smallest rings first (docs/dispatch.md).
@@ -140,6 +140,7 @@ def step_costs(*, H: int, HV: int, K: int, V: int, kind: str = "gdn", window: in
         H, HV, K, V: key heads, value heads, head dims.
         window, rows: tokens of a row's window, rows of the batch.
         layers: of the pool, which one commit works on.
+        ring_a: KDA: dtype of the raw gate input that the ring keeps in place of g.
         numerics: with "fast" also the ways of ``cuda.fast``.
         accepted_per_step: the mean of num_accepted, 0 .. window.
         machine: a name (``machines()``), or None: what this machine has of ``device``.
@@ -152,7 +153,7 @@ def step_costs(*, H: int, HV: int, K: int, V: int, kind: str = "gdn", window: in
 
 
 def choose(*, H: int, HV: int, K: int, V: int, kind: str = "gdn", window: int = 4, rows: int = 1, layers: int = 1,
-           state_dtype: Any = "f32", act_dtype: Any = "bf16", numerics: str = "exact",
+           state_dtype: Any = "f32", act_dtype: Any = "bf16", ring_a: Any = None, numerics: str = "exact",
            state_rounding: str = "per_commit", accepted_per_step: float = 3.0, machine: Optional[str] = None,
            device: str = "cpu", threads: int = 0, most_ring_bytes: int = 0) -> StepCost:
     """The cheapest of ``step_costs``, or a simpler one within 1 % of it. Arguments as there, and:
@@ -167,8 +168,9 @@ def choose(*, H: int, HV: int, K: int, V: int, kind: str = "gdn", window: int = 
 
 
 def _step(arguments: dict) -> dict:
+    ring_a = arguments["ring_a"]
     return {**arguments, "state_dtype": dtype_name(arguments["state_dtype"]),
-            "act_dtype": dtype_name(arguments["act_dtype"])}
+            "act_dtype": dtype_name(arguments["act_dtype"]), "ring_a": None if ring_a is None else dtype_name(ring_a)}
 
 
 def implementations(device: str = "cpu") -> list[str]:

@@ -148,15 +148,15 @@ def _(q, k, v, a, b, slot_ids, cu_seqlens, max_window, A_log, dt_bias, kind, sof
 
 @torch.library.custom_op(
     "ringfold::verify_layer",
-    mutates_args=("state", "ring_k", "ring_v", "ring_g", "ring_beta", "ring_u", "pending", "conv_ring", "conv_pending",
-                  "row_status"))
+    mutates_args=("state", "ring_k", "ring_v", "ring_g", "ring_beta", "ring_u", "ring_a", "pending", "conv_ring",
+                  "conv_pending", "row_status"))
 def _verify_layer(projections: Sequence[Tensor], a: Tensor, b: Tensor, slot_ids: Tensor, cu_seqlens: Optional[Tensor],
                   max_window: int, A_log: Tensor, dt_bias: Optional[Tensor], kind: str, softplus_beta: float,
                   softplus_threshold: float, lower_bound: Optional[float], scale: Optional[float], qk_l2norm: bool,
                   conv_weight: Tensor, conv_bias: Optional[Tensor], conv_silu: bool, z: Tensor, norm_weight: Tensor,
                   norm_gate: str, norm_eps: float, mixer_out: str, state: Tensor, ring_k: Optional[Tensor],
                   ring_v: Optional[Tensor], ring_g: Optional[Tensor], ring_beta: Optional[Tensor],
-                  ring_u: Optional[Tensor], pending: Optional[Tensor], conv_state: Tensor,
+                  ring_u: Optional[Tensor], ring_a: Optional[Tensor], pending: Optional[Tensor], conv_state: Tensor,
                   conv_ring: Optional[Tensor], conv_pending: Optional[Tensor], base: Optional[Tensor],
                   live: Optional[Tensor], cuts: Optional[Tensor], policy: str, history_window: int,
                   row_status: Optional[Tensor], float_out: bool, numerics: str, state_rounding: str,
@@ -165,7 +165,7 @@ def _verify_layer(projections: Sequence[Tensor], a: Tensor, b: Tensor, slot_ids:
     return _ops.verify_layer(_projections(projections), a, b, slot_ids, mixer=mixer, conv_weight=conv_weight,
                              conv_bias=conv_bias, conv_silu=conv_silu, z=z, norm_weight=norm_weight,
                              norm_gate=norm_gate, norm_eps=norm_eps, mixer_out=mixer_out, state=state,
-                             ring=_ring(ring_k, ring_v, ring_g, ring_beta, ring_u), pending=pending,
+                             ring=_ring(ring_k, ring_v, ring_g, ring_beta, ring_u, ring_a), pending=pending,
                              conv_state=conv_state, conv_ring=conv_ring, conv_pending=conv_pending,
                              history=_history(base, live, cuts, policy, history_window),
                              out=_layer_out(projections, z, float_out), cu_seqlens=cu_seqlens, max_window=max_window,
@@ -175,8 +175,8 @@ def _verify_layer(projections: Sequence[Tensor], a: Tensor, b: Tensor, slot_ids:
 @_verify_layer.register_fake
 def _(projections, a, b, slot_ids, cu_seqlens, max_window, A_log, dt_bias, kind, softplus_beta, softplus_threshold,
       lower_bound, scale, qk_l2norm, conv_weight, conv_bias, conv_silu, z, norm_weight, norm_gate, norm_eps, mixer_out,
-      state, ring_k, ring_v, ring_g, ring_beta, ring_u, pending, conv_state, conv_ring, conv_pending, base, live, cuts,
-      policy, history_window, row_status, float_out, numerics, state_rounding, impl):
+      state, ring_k, ring_v, ring_g, ring_beta, ring_u, ring_a, pending, conv_state, conv_ring, conv_pending, base,
+      live, cuts, policy, history_window, row_status, float_out, numerics, state_rounding, impl):
     return _layer_out(projections, z, float_out)
 
 
@@ -189,7 +189,7 @@ def _decode_layer(projections: Sequence[Tensor], a: Tensor, b: Tensor, slot_ids:
                   conv_weight: Tensor, conv_bias: Optional[Tensor], conv_silu: bool, z: Tensor, norm_weight: Tensor,
                   norm_gate: str, norm_eps: float, mixer_out: str, state: Tensor, ring_k: Optional[Tensor],
                   ring_v: Optional[Tensor], ring_g: Optional[Tensor], ring_beta: Optional[Tensor],
-                  ring_u: Optional[Tensor], pending: Optional[Tensor], conv_state: Tensor,
+                  ring_u: Optional[Tensor], ring_a: Optional[Tensor], pending: Optional[Tensor], conv_state: Tensor,
                   conv_pending: Optional[Tensor], base: Optional[Tensor], live: Optional[Tensor],
                   cuts: Optional[Tensor], policy: str, history_window: int, row_status: Optional[Tensor],
                   float_out: bool, numerics: str, state_rounding: str, impl: Optional[str]) -> Tensor:
@@ -197,7 +197,7 @@ def _decode_layer(projections: Sequence[Tensor], a: Tensor, b: Tensor, slot_ids:
     return _ops.decode_layer(_projections(projections), a, b, slot_ids, mixer=mixer, conv_weight=conv_weight,
                              conv_bias=conv_bias, conv_silu=conv_silu, z=z, norm_weight=norm_weight,
                              norm_gate=norm_gate, norm_eps=norm_eps, mixer_out=mixer_out, state=state,
-                             ring=_ring(ring_k, ring_v, ring_g, ring_beta, ring_u), pending=pending,
+                             ring=_ring(ring_k, ring_v, ring_g, ring_beta, ring_u, ring_a), pending=pending,
                              conv_state=conv_state, conv_pending=conv_pending,
                              history=_history(base, live, cuts, policy, history_window),
                              out=_layer_out(projections, z, float_out), cu_seqlens=cu_seqlens, max_window=max_window,
@@ -207,8 +207,8 @@ def _decode_layer(projections: Sequence[Tensor], a: Tensor, b: Tensor, slot_ids:
 @_decode_layer.register_fake
 def _(projections, a, b, slot_ids, cu_seqlens, max_window, A_log, dt_bias, kind, softplus_beta, softplus_threshold,
       lower_bound, scale, qk_l2norm, conv_weight, conv_bias, conv_silu, z, norm_weight, norm_gate, norm_eps, mixer_out,
-      state, ring_k, ring_v, ring_g, ring_beta, ring_u, pending, conv_state, conv_pending, base, live, cuts, policy,
-      history_window, row_status, float_out, numerics, state_rounding, impl):
+      state, ring_k, ring_v, ring_g, ring_beta, ring_u, ring_a, pending, conv_state, conv_pending, base, live, cuts,
+      policy, history_window, row_status, float_out, numerics, state_rounding, impl):
     return _layer_out(projections, z, float_out)
 
 

@@ -266,4 +266,13 @@ class Side {
   std::deque<Buffer> buffers_;
 };
 
+/// Of four slots, of which the first and the third have accepted rows in a ring of five.
+inline History a_history(Side& side) {
+  return {.base = side.ints({1, 0, 4, 0}),
+          .live = side.ints({2, 0, 1, 0}),
+          .cuts = side.ints({4, 0, 16, 0}),
+          .policy = FoldPolicy::on_next_verify,
+          .max_window = 3};
+}
+
 }  // namespace ringfold::test

@@ -124,11 +124,7 @@ TEST_P(Compute, VerifyBehindAHistory) {
   const auto make = [&](Side& side) {
     VerifyArgs args = verify_args(side);
     if (param().ragged) set_ints(args.window.cu_seqlens, {0, 3, 5, 8});  // no longer than max_window
-    args.history = {.base = side.ints({1, 0, 4, 0}),
-                    .live = side.ints({2, 0, 1, 0}),
-                    .cuts = side.ints({4, 0, 16, 0}),
-                    .policy = FoldPolicy::on_next_verify,
-                    .max_window = 3};
+    args.history = a_history(side);
     return args;
   };
   const VerifyArgs args = make(plus);

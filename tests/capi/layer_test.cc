@@ -94,11 +94,7 @@ TEST_P(Layer, Verify) {
 TEST_P(Layer, VerifyBehindAHistory) {
   const auto make = [&](Side& side) {
     LayerArgs args = layer_args(side);
-    args.history = {.base = side.ints({1, 0, 4, 0}),
-                    .live = side.ints({2, 0, 1, 0}),
-                    .cuts = side.ints({4, 0, 16, 0}),
-                    .policy = FoldPolicy::on_next_verify,
-                    .max_window = 3};
+    args.history = a_history(side);
     return args;
   };
   const LayerArgs args = make(plus);
@@ -132,7 +128,6 @@ INSTANTIATE_TEST_SUITE_P(Capi, Layer,
 
 /// A verify_layer and a commit on a pool of each API, then a decode_layer of the next tokens.
 TEST_P(Layer, OnAPool) {
-  if (param().ragged) GTEST_SKIP() << "rows of the three windows are equally long here";
   const PoolConfig of_cpp = {.layers = 2,
                              .slots = 4,
                              .H = H,

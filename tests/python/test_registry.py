@@ -122,6 +122,16 @@ def test_choose():
             ringfold.choose(**SHAPE, device="cuda")
 
 
+def test_a_ring_with_the_raw_gate_is_smaller():
+    shape = dict(H=4, HV=4, K=128, V=64, kind="kda", machine="h200", act_dtype="bf16")
+    row = 4 * 128 * 2 + 4 * 64 * 2 + 4 * 4  # k, v and beta
+    for ring_a, gate in ((None, 4), ("f32", 4), ("bf16", 2)):
+        costs = ringfold.step_costs(**shape, ring_a=ring_a)
+        assert all(cost.ring_bytes == cost.ring_rows * (row + 4 * 128 * gate) for cost in costs)
+        assert ringfold.choose(**shape, ring_a=ring_a) in costs
+
+
+
 def test_check():
     report = ringfold.check(impl="reference", lines="C1,C4")
     assert report and report.ok and report.passed > 0 and report.failed == 0

@@ -192,12 +192,16 @@ def test_parameters_are_taken():
 
 
 @pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("policy", ["on_commit", "lazy"])
-def test_layers_as_operators(device, policy):
+@pytest.mark.parametrize("gate, more", [
+    ("gdn", {"ring_rows": 4}), ("gdn", {"ring_rows": 9, "fold_policy": "lazy", "max_window": 4}),
+    ("kda_safe", {"ring_rows": 4, "ring_a": "bf16"})], ids=["on_commit", "lazy", "raw_gate"])
+def test_layers_as_operators(device, gate, more):
     """The operators are the plain calls, and these are the calls of the CPU."""
-    shape = Shape(act="bf16", K=64, V=64)
-    more = {"fold_policy": policy, "ring_rows": 4 if policy == "on_commit" else 9, "max_window": 4}
+    shape = Shape(gate=gate, act="bf16", K=64, V=64)
     plain, case, cpu = (LayerCase(shape, where, **more) for where in (device, device, "cpu"))
+    for each in (plain, case, cpu):
+        if "ring_a" in more:
+            each.pool.set_mixers([each.layer["mixer"]] * 2)
     for _ in range(3):
         for each in (plain, cpu):
             each.outs = [each.pool.verify_layer(i, **each.layer, slots=each.slots) for i in range(2)]
@@ -229,7 +233,7 @@ def test_opcheck_of_layers(device):
                           (*inputs, b["state"], *b["ring"], b["pending"], b["conv_state"], b["conv_ring"],
                            b["conv_pending"], *history, status, False, "exact", "per_commit", None))
     torch.library.opcheck(torch.ops.ringfold.decode_layer.default,
-                          (*inputs, b["state"], *(None,) * 5, b["pending"], b["conv_state"], b["conv_pending"],
+                          (*inputs, b["state"], *(None,) * 6, b["pending"], b["conv_state"], b["conv_pending"],
                            *history, status, True, "exact", "per_commit", None))
 
 

@@ -5,6 +5,7 @@
 
 #include "support/buffers.h"
 #include "trace/rig.h"
+#include "unit/exported_slot.h"
 
 namespace ringfold::test {
 namespace {
@@ -197,18 +198,9 @@ TEST(GatePool, WindowsOfAnotherDtypeAreRefused) {
   EXPECT_THAT(r.status.message(), HasSubstr("ring.a"));
 }
 
-// FNV-1a over words, as src/pool/pool_transfer.cc has it; the checksum itself does not count.
 void set_version(Bytes* bytes, uint64_t version) {
-  constexpr size_t kChecksumAt = 18 * 8;
   std::memcpy(bytes->data() + 8, &version, 8);
-  uint64_t hash = 0xcbf29ce484222325;
-  for (size_t at = 0; at < bytes->size(); at += 8) {
-    if (at == kChecksumAt) continue;
-    uint64_t word = 0;
-    std::memcpy(&word, bytes->data() + at, std::min<size_t>(8, bytes->size() - at));
-    hash = (hash ^ word) * 0x100000001b3;
-  }
-  std::memcpy(bytes->data() + kChecksumAt, &hash, 8);
+  sign(bytes);
 }
 
 TEST(GatePool, ExportsTravelBetweenPoolsOfOneForm) {

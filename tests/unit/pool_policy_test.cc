@@ -7,6 +7,7 @@
 #include "support/buffers.h"
 #include "trace/rig.h"
 #include "unit/count_new.h"
+#include "unit/exported_slot.h"
 
 namespace ringfold::test {
 namespace {
@@ -414,20 +415,6 @@ uint64_t word_at(const Bytes& bytes, size_t at) {
   uint64_t word = 0;
   std::memcpy(&word, bytes.data() + at, sizeof word);
   return word;
-}
-
-constexpr size_t kHeader = 19 * 8, kChecksumAt = kHeader - 8;
-
-/// The checksum of docs: FNV-1a over words, its own left out. Written here again, to make bad slots that it approves.
-void sign(Bytes* bytes) {
-  uint64_t hash = 0xcbf29ce484222325;
-  for (size_t at = 0; at < bytes->size(); at += 8) {
-    if (at == kChecksumAt) continue;
-    uint64_t word = 0;
-    std::memcpy(&word, bytes->data() + at, std::min<size_t>(8, bytes->size() - at));
-    hash = (hash ^ word) * 0x100000001b3;
-  }
-  std::memcpy(bytes->data() + kChecksumAt, &hash, 8);
 }
 
 TEST(PolicyPool, ExportedSlotsCarryTheHistory) {

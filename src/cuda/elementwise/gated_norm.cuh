@@ -9,26 +9,18 @@ namespace ringfold::cuda {
 
 using namespace detail;
 
-/// The norm's divisor. Lane c has group c of V in x, zeros behind the last value.
-__device__ inline float norm_divisor(const NormParams& p, const float (&x)[arith::kGroup], int lane) {
-  const int n = max(0, min(arith::kGroup, p.V - lane * arith::kGroup));
-  const float sum = tree_to_all(group_sum(x, x, n), (p.V + arith::kGroup - 1) / arith::kGroup, lane);
-  return arith::rms_divisor<S>(sum, static_cast<float>(p.V), p.eps);
-}
-
-/// Output v of a head, of the mixer's output x.
-__device__ inline void norm_one(const NormParams& p, float x, float divisor, float w, float z, int v, std::byte* to) {
-  store(p.out.dtype, to, v, arith::gated<S>(x, divisor, w, z, p.silu_gate));
-}
-
+/// Lane c has group c of V in x, zeros behind the last value.
 __device__ inline void norm_head(const NormParams& p, const float (&x)[arith::kGroup], const std::byte* gate,
                                  std::byte* to, int lane) {
-  const float divisor = norm_divisor(p, x, lane);
+  const int n = max(0, min(arith::kGroup, p.V - lane * arith::kGroup));
+  const float sum = tree_to_all(group_sum(x, x, n), (p.V + arith::kGroup - 1) / arith::kGroup, lane);
+  const float divisor = arith::rms_divisor<S>(sum, static_cast<float>(p.V), p.eps);
 #pragma unroll
   for (int i = 0; i < arith::kGroup; ++i) {
     const int v = lane * arith::kGroup + i;
     if (v >= p.V) continue;
-    norm_one(p, x[i], divisor, load(p.weight_dtype, p.weight, v), load(p.z.dtype, gate, v), v, to);
+    const float weight = load(p.weight_dtype, p.weight, v), z = load(p.z.dtype, gate, v);
+    store(p.out.dtype, to, v, arith::gated<S>(x[i], divisor, weight, z, p.silu_gate));
   }
 }
 

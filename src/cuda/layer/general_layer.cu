@@ -1,10 +1,11 @@
 // A layer for every shape: the recurrence of general.cuh, whose tokens are convolved where they are prepared, and whose
 // outputs stay in shared memory until they are normed. One block for each (row, value head). decode_layer moves the
 // conv windows of q and k, which all value heads of a key head read, so there a block takes all of them.
+#include "core/layer.h"
+#include "cuda/common/judging.cuh"
 #include "cuda/elementwise/conv.cuh"
 #include "cuda/elementwise/gated_norm.cuh"
 #include "cuda/layer/layer.h"
-#include "cuda/layer/layer_rows.cuh"
 #include "cuda/recurrence/general.cuh"
 #include "cuda/tuning.h"
 
@@ -18,6 +19,29 @@ Desc recurrence_of(const Desc& layer) {
   Desc d = layer;
   d.op = layer.op == Op::decode_layer ? Op::decode : Op::verify;
   return d;
+}
+
+/// settle_window() for both halves of a layer. `conv_pending` is moved where `pending` is.
+__device__ void settle_layer(const Rows& p, int64_t row, RowStatus status) {
+  settle_window(p, row, status);
+  if (status != RowStatus::done || !p.conv_pending || p.move == CursorMove::keep || p.history) return;
+  p.conv_pending.at(0, p.slot_ids[row]) =
+      p.move == CursorMove::record ? static_cast<int32_t>(p.asked_tokens(row)) : kNoWindow;
+}
+
+/// A head of q, k or v of the call, and the conv's channel that its element 0 is.
+struct Channels {
+  const Array& from;
+  int64_t head, first;
+};
+__device__ Channels q_channels(const LayerParams& p, int64_t h) { return {p.q, h, q_channel(p, h)}; }
+__device__ Channels k_channels(const LayerParams& p, int64_t h) { return {p.k, h, k_channel(p, h)}; }
+__device__ Channels v_channels(const LayerParams& p, int64_t hv) { return {p.v, hv, v_channel(p, hv)}; }
+
+/// The projections of token t of a row, such that element c is that of channel c of the conv.
+__device__ const std::byte* conv_input(const LayerParams& p, const Channels& of, int64_t row, int64_t t) {
+  return of.from.at(0, p.window_row(row), p.window_token(row) + t, of.head) -
+         of.first * static_cast<int64_t>(size_of(of.from.dtype));
 }
 
 /// The tokens of a layer's row, made of its projections.

@@ -7,6 +7,53 @@
 #include "cuda/recurrence/exact_launch.cuh"
 
 namespace ringfold::cuda {
+namespace {
+
+using namespace exact;
+
+/// Of a call that exact_refusal() accepts.
+ExactParams params_of(const RecurrenceParams& params, const Desc& desc) {
+  ExactParams p;
+  static_cast<RecurrenceParams&>(p) = params;
+  const auto bytes = [](int64_t elements, DType dtype) {  // exact_refusal() has seen that they fit
+    return static_cast<int32_t>(elements * static_cast<int64_t>(size_of(dtype)));
+  };
+  const auto pitch = [&](const Array& array) {
+    return array ? Pitch{bytes(array.head_stride, array.dtype), bytes(array.token_stride, array.dtype)} : Pitch{};
+  };
+  p.q_at = pitch(p.q), p.k_at = pitch(p.k), p.v_at = pitch(p.v), p.a_at = pitch(p.a), p.b_at = pitch(p.b);
+  p.out_at = pitch(p.out);
+  p.ring_k_at = pitch(p.ring_k), p.ring_v_at = pitch(p.ring_v);
+  p.ring_gate_at = pitch(p.ring_gate), p.ring_beta_at = pitch(p.ring_beta);
+  p.most_steps = std::max(1, most_steps(desc));
+  p.heads_per_key = p.HV / p.H;
+  p.state_head = bytes(p.state.head_stride, p.state.dtype);
+  return p;
+}
+
+Cut cut_of(const RecurrenceParams& p, const ExactTiles& tiles) {
+  Cut cut{.tiles = tiles, .origins = {}};
+  const auto origin = [](const Array& array, int64_t v_stride = 0) {
+    const auto size = static_cast<int64_t>(size_of(array.dtype));
+    return Origin{array.data, array.layer_stride * size, array.row_stride * size, array.token_stride * size,
+                  v_stride * size};
+  };
+  cut.origins[kInQ] = origin(p.q), cut.origins[kInK] = origin(p.k), cut.origins[kInV] = origin(p.v, 1);
+  cut.origins[kInA] = origin(p.a), cut.origins[kInB] = origin(p.b), cut.origins[kOut] = origin(p.out, 1);
+  cut.origins[kRingK] = origin(p.ring_k), cut.origins[kRingV] = origin(p.ring_v, 1);
+  cut.origins[kRingGate] = origin(p.ring_gate), cut.origins[kRingBeta] = origin(p.ring_beta);
+  if (p.from_ring) {  // no a and b: what a gate in the ring needs of the layer
+    const auto parameter = [](const float* data, int64_t layer_stride) {
+      return Origin{reinterpret_cast<std::byte*>(const_cast<float*>(data)), data ? layer_stride * 4 : 0};
+    };
+    cut.origins[kInA] = parameter(p.A_log, p.A_log_layer_stride);
+    cut.origins[kInB] = parameter(p.dt_bias, p.dt_bias_layer_stride);
+  }
+  cut.origins[kState] = cut.origins[kTarget] = cut.origins[kTrack] = origin(p.state, p.K);
+  return cut;
+}
+
+}  // namespace
 
 Refusal exact_refusal(const Desc& d) {
   if (d.op != Op::verify && d.op != Op::decode && d.op != Op::fold) return {};
@@ -36,48 +83,8 @@ Plan exact_plan(const Desc& d) {
   return plan;
 }
 
-void exact::ExactParams::fill(const RecurrenceParams& params, const Desc& desc) {
-  static_cast<RecurrenceParams&>(*this) = params;
-  const auto bytes = [](int64_t elements, DType dtype) {  // exact_refusal() has seen that they fit
-    return static_cast<int32_t>(elements * static_cast<int64_t>(size_of(dtype)));
-  };
-  const auto pitch = [&](const Array& array) {
-    return array ? Pitch{bytes(array.head_stride, array.dtype), bytes(array.token_stride, array.dtype)} : Pitch{};
-  };
-  q_at = pitch(q), k_at = pitch(k), v_at = pitch(v), a_at = pitch(a), b_at = pitch(b);
-  out_at = pitch(out);
-  ring_k_at = pitch(ring_k), ring_v_at = pitch(ring_v);
-  ring_gate_at = pitch(ring_gate), ring_beta_at = pitch(ring_beta);
-  most_steps = std::max(1, cuda::most_steps(desc));
-  heads_per_key = HV / H;
-  state_head = bytes(state.head_stride, state.dtype);
-}
-
-exact::Cut exact::ExactParams::cut(const ExactTiles& tiles) const {
-  Cut cut{.tiles = tiles, .origins = {}};
-  const auto origin = [](const Array& array, int64_t v_stride = 0) {
-    const auto size = static_cast<int64_t>(size_of(array.dtype));
-    return Origin{array.data, array.layer_stride * size, array.row_stride * size, array.token_stride * size,
-                  v_stride * size};
-  };
-  cut.origins[kInQ] = origin(q), cut.origins[kInK] = origin(k), cut.origins[kInV] = origin(v, 1);
-  cut.origins[kInA] = origin(a), cut.origins[kInB] = origin(b), cut.origins[kOut] = origin(out, 1);
-  cut.origins[kRingK] = origin(ring_k), cut.origins[kRingV] = origin(ring_v, 1);
-  cut.origins[kRingGate] = origin(ring_gate), cut.origins[kRingBeta] = origin(ring_beta);
-  if (from_ring) {  // no a and b: what a gate in the ring needs of the layer
-    const auto parameter = [](const float* data, int64_t layer_stride) {
-      return Origin{reinterpret_cast<std::byte*>(const_cast<float*>(data)), data ? layer_stride * 4 : 0};
-    };
-    cut.origins[kInA] = parameter(A_log, A_log_layer_stride);
-    cut.origins[kInB] = parameter(dt_bias, dt_bias_layer_stride);
-  }
-  cut.origins[kState] = cut.origins[kTarget] = cut.origins[kTrack] = origin(state, K);
-  return cut;
-}
-
 Status exact_recurrence(const RecurrenceParams& params, const Desc& desc) {
-  exact::ExactParams p;
-  p.fill(params, desc);
+  const exact::ExactParams p = params_of(params, desc);
   const DeviceProperties& device = current_device();
   const ExactTiles tiles = exact_tiles(desc, device);
   if (tiles.heads == 0) return {};
@@ -85,7 +92,8 @@ Status exact_recurrence(const RecurrenceParams& params, const Desc& desc) {
                                              {exact::history_64(), exact::history_128()},
                                              {exact::ring_64(), exact::ring_128()}};
   const exact::Instances& of = all[p.from_ring ? 2 : p.history ? 1 : 0][p.K == 128];
-  return of.of[p.state.dtype == DType::f32 ? 0 : 1][p.kind == MixerKind::kda](p, tiles, device.shared_bytes_per_block);
+  return of.of[p.state.dtype == DType::f32 ? 0 : 1][p.kind == MixerKind::kda](p, cut_of(params, tiles),
+                                                                              device.shared_bytes_per_block);
 }
 
 }  // namespace ringfold::cuda

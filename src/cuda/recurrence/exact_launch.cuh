@@ -6,6 +6,16 @@
 
 namespace ringfold::cuda::exact {
 
+/// A block's heads: first .. last-1 of `heads`, the first blocks one more where they do not divide.
+struct Range {
+  int first, last;
+};
+__device__ inline Range heads_of_block(uint32_t heads) {
+  const uint32_t all = heads / gridDim.x, more = heads - all * gridDim.x;
+  const uint32_t first = blockIdx.x * all + min(blockIdx.x, more);
+  return {static_cast<int>(first), static_cast<int>(first + all + (blockIdx.x < more ? 1 : 0))};
+}
+
 template <class T>
 __global__ void __launch_bounds__(kExactThreads, 2)
     exact_kernel(const __grid_constant__ ExactParams p, const __grid_constant__ Layers layers,
@@ -19,17 +29,17 @@ __global__ void __launch_bounds__(kExactThreads, 2)
 }
 
 template <class T>
-Status launch(const ExactParams& p, const ExactTiles& tiles, int most_shared_bytes) {
+Status launch(const ExactParams& p, const Cut& cut, int most_shared_bytes) {
   Layers layers;
   RINGFOLD_RETURN_IF_ERROR(list_layers(p, &layers));
   RINGFOLD_RETURN_IF_ERROR(allow_shared<exact_kernel<T>>(most_shared_bytes));
+  const ExactTiles& tiles = cut.tiles;
   const dim3 grid(tiles.blocks, tiles.v_parts);
-  exact_kernel<T>
-      <<<grid, tiles.threads, tiles.shared_bytes, static_cast<cudaStream_t>(p.stream)>>>(p, layers, p.cut(tiles));
+  exact_kernel<T><<<grid, tiles.threads, tiles.shared_bytes, static_cast<cudaStream_t>(p.stream)>>>(p, layers, cut);
   return check(cudaGetLastError(), "recurrence");
 }
 
-using Launch = Status (*)(const ExactParams&, const ExactTiles&, int);
+using Launch = Status (*)(const ExactParams&, const Cut&, int);
 
 /// The instances of one K and source: [state bytes 4, 2][gdn, kda].
 struct Instances {

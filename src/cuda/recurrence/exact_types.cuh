@@ -60,21 +60,7 @@ struct ExactParams : RecurrenceParams {
   int32_t state_head = 0;                                  // bytes between the heads of a state
   int32_t most_steps = 1;                                  // of a row
   int32_t heads_per_key = 1;                               // HV / H
-
-  // Of a call that exact_refusal() accepts.
-  void fill(const RecurrenceParams& params, const Desc& desc);
-  Cut cut(const ExactTiles& tiles) const;
 };
-
-/// A block's heads: first .. last-1 of `heads`, the first blocks one more where they do not divide.
-struct Range {
-  int first, last;
-};
-__device__ inline Range heads_of_block(uint32_t heads) {
-  const uint32_t all = heads / gridDim.x, more = heads - all * gridDim.x;
-  const uint32_t first = blockIdx.x * all + min(blockIdx.x, more);
-  return {static_cast<int>(first), static_cast<int>(first + all + (blockIdx.x < more ? 1 : 0))};
-}
 
 /// Where the tokens come from: the ring alone (fold), a window, or a window behind a history in the ring.
 enum class Source { ring, window, history };
