@@ -2,6 +2,8 @@
 
 import os
 import sys
+import threading
+import time
 from dataclasses import dataclass, field, replace
 
 import ml_dtypes
@@ -128,3 +130,31 @@ def make_pool(shape, **more):
 def same(left, right):
     """Equal in every bit."""
     return left.shape == right.shape and left.dtype == right.dtype and left.tobytes() == right.tobytes()
+
+
+def runs_others(call, tries=200):
+    """Whether another Python thread runs while `call` is at work. Threads do not take the GIL from one another
+    meanwhile, so the other one runs only where the call itself lets it; it may need some tries until the machine
+    gives it the time to."""
+    turns, stop = [0], threading.Event()
+
+    def take_turns():
+        while not stop.is_set():
+            turns[0] += 1
+            time.sleep(0.0005)
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1000)
+    thread = threading.Thread(target=take_turns)
+    try:
+        thread.start()
+        for _ in range(tries):
+            before = turns[0]
+            call()
+            if turns[0] > before:
+                return True
+        return False
+    finally:
+        stop.set()
+        sys.setswitchinterval(interval)
+        thread.join()
