@@ -43,7 +43,7 @@ RF_HD WindowFacts window_facts(const Rows& p, int64_t row, bool may_have_history
   f.end = p.cu_seqlens ? p.cu_seqlens[row + 1] : p.window;
   f.slot = p.slot_ids[row];
   if (judge_slot(f.slot, p.slots) == RowStatus::done) {
-    if (p.pending) f.pending = p.pending.at(0, f.slot);
+    if (p.pending) f.pending = read_unordered(p.pending.at(0, f.slot));
     if (may_have_history && p.history) f.base = p.history.base.at(0, f.slot), f.live = p.history.live.at(0, f.slot);
   }
   return f;
@@ -57,7 +57,7 @@ RF_HD RowStatus judge_window(const Rows& p, int64_t row, bool may_have_history =
 RF_HD RowStatus judge_layer(const Rows& p, int64_t row) {
   const RowStatus s = judge_window(p, row);
   const bool in_range = s == RowStatus::done || s == RowStatus::window_too_long;
-  if (in_range && p.conv_pending && p.conv_pending.at(0, p.slot_ids[row]) == kNotAcquired)
+  if (in_range && p.conv_pending && read_unordered(p.conv_pending.at(0, p.slot_ids[row])) == kNotAcquired)
     return RowStatus::slot_not_acquired;
   return s;
 }

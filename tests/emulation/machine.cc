@@ -34,13 +34,10 @@ static_assert(sizeof(Barrier) == 8);
 
 class Machine;
 
-/// A thread of the block. The fiber lives on, for the threads of later blocks.
-struct Worker : Thread {
+/// A thread of the block. The context lives on, for the threads of later blocks.
+struct Worker : Thread, Context {
   explicit Worker(Machine& machine);
-  boost::context::fiber own, scheduler;
-  FiberStack stack;
   State state = State::done;
-  Instruction instruction{};
   int group = 0;  // of copies, not committed yet
   std::deque<Copy> copies;
   const Barrier* barrier = nullptr;
@@ -48,13 +45,17 @@ struct Worker : Thread {
 };
 
 struct Warp {
+  uint32_t ready = 0xffffffffu;  // lanes that need not wait
   int arrived = 0, meeting = 0;
-  Lanes words[2];  // of this meeting, and of the last one, which slower lanes still read
+  Instruction instruction{};  // that those that have arrived execute
+  Lanes words[2];             // of this meeting, and of the last one, which slower lanes still read
 };
 
 Worker& self() { return *static_cast<Worker*>(running); }
 
 class Machine {
+  static constexpr size_t kMostKeptBytes = 64 << 20;
+
  public:
   bool run(const Launch& launch) {
     launch_ = &launch;
@@ -62,7 +63,7 @@ class Machine {
     if (launch.threads % kLanes != 0 || launch.threads < kLanes || launch.threads > kMostThreads)
       return report("a block of other than 32, 64, .. 1024 threads");
     if (launch.shared_bytes > kMostSharedBytes) return report("more shared memory than a block has");
-    while (workers_.size() < static_cast<size_t>(launch.threads)) workers_.push_back(std::make_unique<Worker>(*this));
+    scheduler_.fiber = this_fiber();
     std::vector<uint64_t> blocks(size_t{launch.grid.x} * launch.grid.y * launch.grid.z);
     std::iota(blocks.begin(), blocks.end(), uint64_t{0});
     std::shuffle(blocks.begin(), blocks.end(), chance_);
@@ -70,56 +71,58 @@ class Machine {
       const auto x = static_cast<unsigned>(block % launch.grid.x), yz = static_cast<unsigned>(block / launch.grid.x);
       if (!run_block({x, yz % launch.grid.y, yz / launch.grid.y})) return false;
     }
+    end_blocks();
     return true;
   }
 
   void work(Worker& worker) {
+    acquire(&launch_);
     launch_->thread();
     finish_copies(worker, 0);
-    worker.state = State::done;
+    release(&left_);
+    --left_;
+    wait(State::done);
   }
 
   const Lanes& meet(Instruction instruction, const Words& mine) {
-    Worker& me = self();
-    Warp& warp = warps_[static_cast<size_t>(me.warp)];
-    const int meeting = warp.meeting;
-    Lanes& words = warp.words[meeting & 1];
-    words[static_cast<size_t>(me.lane)] = mine;
-    me.instruction = instruction;
+    Warp& warp = warps_[static_cast<size_t>(self().warp)];
+    Lanes& words = warp.words[warp.meeting & 1];
+    words[static_cast<size_t>(self().lane)] = mine;
+    if (warp.arrived == 0) warp.instruction = instruction;
+    if (warp.instruction != instruction) fault("lanes of a warp that wait for each other at different instructions");
+    release(&words);
     if (++warp.arrived < kLanes) {
-      me.state = State::meets;
-      wait();
+      wait(State::meets);
+      acquire(&words);
       return words;
     }
+    acquire(&words);
     warp.arrived = 0;
     ++warp.meeting;
-    for (int i = 0; i < kLanes; ++i) {
-      Worker& other = *workers_[static_cast<size_t>(me.warp * kLanes + i)];
-      if (other.instruction != instruction) fault("lanes of a warp wait for each other at different instructions");
-      other.state = State::ready;
-    }
-    // Give way now and then, so that warps do not always come this far in one go.
-    if (chance_() % 4 == 0) wait();
+    warp.ready = 0xffffffffu;
+    // Gives way now and then, so that warps do not always come this far in one go.
+    if (chance_() % 4 == 0) switch_to(self(), scheduler_);
     return words;
   }
 
   void sync_threads() {
-    self().state = State::at_block_barrier;
-    wait();
+    char* const order = &block_barriers_[block_barrier_ & 1];
+    release(order);
+    wait(State::at_block_barrier);
+    acquire(order);
   }
 
   void barrier_wait(const Barrier* barrier, int parity) {
     self().barrier = barrier;
     self().parity = static_cast<uint32_t>(parity);
-    if (over(self())) return;
-    self().state = State::at_barrier;
-    wait();
+    if (!over(self())) wait(State::at_barrier);
+    acquire(const_cast<Barrier*>(barrier));
   }
 
   [[noreturn]] void fault(const char* what) {
     fault_ = what;
-    wait();
-    std::abort();  // not reached: a worker is not resumed after a fault
+    switch_to(self(), scheduler_);
+    std::abort();  // not reached: nothing goes on after a fault
   }
 
   void copy_async(uint32_t to_shared, const void* from, int bytes) {
@@ -127,16 +130,25 @@ class Machine {
     if (to_shared % size != 0 || reinterpret_cast<uintptr_t>(from) % size != 0) fault("a copy that is not aligned");
     std::byte* to = at_shared(to_shared, size);
     if (chance_() % 2 == 0) {
-      std::memcpy(to, from, size);
+      copy(to, from, bytes);
     } else {
       self().copies.push_back({to, from, bytes, self().group});
     }
   }
 
+  static void copy(std::byte* to, const void* from, int bytes) {
+    if (bytes == 4) {  // perhaps a cursor, see read_unordered()
+      const int32_t word = read_word(from);
+      std::memcpy(to, &word, 4);
+    } else {
+      std::memcpy(to, from, static_cast<size_t>(bytes));
+    }
+  }
+
   static void finish_copies(Worker& worker, int groups_left) {
     while (!worker.copies.empty() && worker.copies.front().group < worker.group - groups_left) {
-      const Copy& copy = worker.copies.front();
-      std::memcpy(copy.to, copy.from, static_cast<size_t>(copy.bytes));
+      const Copy& next = worker.copies.front();
+      copy(next.to, next.from, next.bytes);
       worker.copies.pop_front();
     }
   }
@@ -144,52 +156,88 @@ class Machine {
   std::byte* at_shared(uint32_t offset, uint32_t bytes) {
     if (offset + uint64_t{bytes} > static_cast<uint64_t>(launch_->shared_bytes))
       fault("an access beyond the block's shared memory");
-    return shared_.get() + offset;
+    return shared_.back().get() + offset;
   }
 
   uint32_t shared_offset(const void* p) {
-    const auto offset = static_cast<const std::byte*>(p) - shared_.get();
+    const auto offset = static_cast<const std::byte*>(p) - shared_.back().get();
     if (offset < 0 || offset > launch_->shared_bytes) fault("an address that is not in shared memory");
     return static_cast<uint32_t>(offset);
   }
 
  private:
-  bool report(const char* what) {
-    std::fprintf(stderr, "emulation: grid (%u, %u, %u), %d threads: %s\n", launch_->grid.x, launch_->grid.y,
-                 launch_->grid.z, launch_->threads, what);
+  /// All that the blocks did happens before what follows. Their memory is kept until then, since that of two blocks is
+  /// not the same for the thread sanitizer.
+  void end_blocks() {
+    acquire(&left_);
+    shared_.clear();
+  }
+
+  bool report(const char* what, const Index& block = {}) {
+    const Index& grid = launch_->grid;
+    std::fprintf(stderr, "emulation: block (%u, %u, %u) of (%u, %u, %u), %d threads: %s\n", block.x, block.y, block.z,
+                 grid.x, grid.y, grid.z, launch_->threads, what);
     return false;
   }
 
-  void wait() { self().scheduler = leave(self().stack, std::move(self().scheduler)); }
+  /// Goes on with the next lane of the warp that need not wait, or else with the scheduler.
+  void wait(State state) {
+    Worker& me = self();
+    Warp& warp = warps_[static_cast<size_t>(me.warp)];
+    me.state = state;
+    warp.ready &= ~(1u << me.lane);
+    if (warp.ready == 0) {
+      switch_to(me, scheduler_);
+    } else {
+      go_on(me, me.warp, me.lane);
+    }
+  }
+
+  /// With the first lane of `warp` from `lane` on that need not wait.
+  void go_on(Context& from, int warp, int lane) {
+    const uint32_t ready = std::rotr(warps_[static_cast<size_t>(warp)].ready, lane);
+    const int next = (lane + std::countr_zero(ready)) % kLanes;
+    Worker& to = *workers_[static_cast<size_t>(warp * kLanes + next)];
+    to.state = State::ready;
+    running = &to;
+    switch_to(from, to);
+  }
 
   static bool over(const Worker& worker) { return (worker.barrier->phase & 1) != worker.parity; }
 
   bool run_block(const Index& block) {
+    // Threads of different blocks are in no order, so they are not the same for the thread sanitizer.
+    std::swap(workers_, others_);
     const auto threads = static_cast<size_t>(launch_->threads);
-    shared_ = std::make_unique<std::byte[]>(static_cast<size_t>(launch_->shared_bytes));
-    std::memset(shared_.get(), 0xff, static_cast<size_t>(launch_->shared_bytes));
-    warps_.assign(threads / kLanes, {});
+    while (workers_.size() < threads) workers_.push_back(std::make_unique<Worker>(*this));
+    const auto bytes = static_cast<size_t>(launch_->shared_bytes);
+    if (bytes * shared_.size() > kMostKeptBytes) end_blocks();
+    shared_.push_back(std::make_unique<std::byte[]>(bytes));
+    std::memset(shared_.back().get(), 0xff, bytes);
+    release(&launch_);
+    warp_count_ = launch_->threads / kLanes;
+    std::fill_n(warps_.begin(), warp_count_, Warp{});
     for (size_t i = 0; i < threads; ++i) {
       Worker& worker = *workers_[i];
       worker.thread_index = {static_cast<unsigned>(i), 0, 0};
       worker.block_index = block;
       worker.block_size = {static_cast<unsigned>(threads), 1, 1};
       worker.grid_size = launch_->grid;
-      worker.shared = shared_.get();
+      worker.shared = shared_.back().get();
       worker.warp = static_cast<int>(i) / kLanes, worker.lane = static_cast<int>(i) % kLanes;
       worker.group = 0;
       worker.copies.clear();
       worker.state = State::ready;
     }
-    size_t left = threads;
-    while (left > 0) {
+    left_ = launch_->threads;
+    while (left_ > 0) {
       bool any = false;
-      const size_t first = chance_() % warps_.size();
-      for (size_t w = 0; w < warps_.size(); ++w) {
-        any = run_warp((first + w) % warps_.size(), &left) || any;
+      const int warps = warp_count_, first = static_cast<int>(chance_() % static_cast<unsigned>(warps));
+      for (int i = 0; i < warps; ++i) {
+        any = run_warp((first + i) % warps) || any;
         if (fault_ != nullptr) return end_by_fault(block);
       }
-      if (!any && !release_block_barrier(left)) {
+      if (!any && !release_block_barrier()) {
         fault_ = "threads that wait for each other for ever";
         return end_by_fault(block);
       }
@@ -197,63 +245,63 @@ class Machine {
     return true;
   }
 
-  /// Runs the lanes that need not wait, each until it must. Whether there were any.
-  bool run_warp(size_t warp, size_t* left) {
-    bool any = false;
-    const auto first = static_cast<size_t>(chance_() % kLanes);
-    for (size_t i = 0; i < kLanes; ++i) {
-      Worker& worker = *workers_[warp * kLanes + (first + i) % kLanes];
-      if (worker.state == State::at_barrier && over(worker)) worker.state = State::ready;
-      if (worker.state != State::ready) continue;
-      any = true;
-      running = &worker;
-      worker.own = enter(worker.stack, std::move(worker.own));
-      running = nullptr;
-      if (fault_ != nullptr) return any;
-      if (worker.state == State::done) --*left;
+  /// Runs the lanes that need not wait, until all must. Whether there were any.
+  bool run_warp(int warp) {
+    uint32_t& ready = warps_[static_cast<size_t>(warp)].ready;
+    for (int i = 0; i < kLanes; ++i) {
+      const Worker& worker = *workers_[static_cast<size_t>(warp * kLanes + i)];
+      if (worker.state == State::at_barrier && over(worker)) ready |= 1u << i;
     }
-    return any;
+    if (ready == 0) return false;
+    go_on(scheduler_, warp, static_cast<int>(chance_() % kLanes));
+    running = nullptr;
+    return true;
   }
 
-  bool release_block_barrier(size_t left) {
-    size_t waiting = 0;
+  bool release_block_barrier() {
+    int waiting = 0;
     for (int i = 0; i < launch_->threads; ++i)
       waiting += workers_[static_cast<size_t>(i)]->state == State::at_block_barrier;
-    if (waiting != left) return false;
+    if (waiting != left_) return false;
+    ++block_barrier_;
     for (int i = 0; i < launch_->threads; ++i) {
-      State& state = workers_[static_cast<size_t>(i)]->state;
-      if (state == State::at_block_barrier) state = State::ready;
+      if (workers_[static_cast<size_t>(i)]->state == State::at_block_barrier)
+        warps_[static_cast<size_t>(i / kLanes)].ready |= 1u << i % kLanes;
     }
     return true;
   }
 
   bool end_by_fault(const Index& block) {
-    std::fprintf(stderr, "emulation: block (%u, %u, %u): ", block.x, block.y, block.z);
-    report(fault_);
-    workers_.clear();  // their fibers are in the middle of the kernel
+    report(fault_, block);
+    shared_.clear();
+    abandoned_.push_back(std::move(workers_));  // in the middle of the kernel, and never to go on
+    workers_.clear();
     return false;
   }
 
   const Launch* launch_ = nullptr;
   const char* fault_ = nullptr;
-  std::vector<std::unique_ptr<Worker>> workers_;
-  std::vector<Warp> warps_;
-  std::unique_ptr<std::byte[]> shared_;
+  std::vector<std::unique_ptr<Worker>> workers_, others_;
+  std::vector<std::vector<std::unique_ptr<Worker>>> abandoned_;
+  std::array<Warp, kMostThreads / kLanes> warps_;
+  std::vector<std::unique_ptr<std::byte[]>> shared_;  // of the blocks, the last one's last
   std::minstd_rand chance_;
+  Context scheduler_;
+  int left_ = 0, warp_count_ = 0;  // threads and warps of the block
+  int block_barrier_ = 0;
+  char block_barriers_[2] = {};  // of this one and the one before, for the thread sanitizer
 };
 
 Worker::Worker(Machine& machine) {
-  own = boost::context::fiber(std::allocator_arg, StackOf{&stack}, [this, &machine](boost::context::fiber&& from) {
-    scheduler = entered(std::move(from));
-    for (;;) {
-      machine.work(*this);
-      scheduler = leave(stack, std::move(scheduler));
-    }
-    return std::move(scheduler);
+  fiber = new_fiber();
+  suspended = boost::context::fiber(std::allocator_arg, StackOf{this}, [this, &machine](boost::context::fiber&& from) {
+    arrive(std::move(from), nullptr);
+    for (;;) machine.work(*this);
+    return boost::context::fiber();
   });
 }
 
-Machine machine;
+Machine& machine = *new Machine;  // never destroyed: sanitizers do not like the unwinding of suspended contexts
 
 }  // namespace
 
@@ -278,6 +326,7 @@ void barrier_init(uint32_t barrier, int arrivals) {
 void barrier_arrive(uint32_t barrier) {
   auto* at = reinterpret_cast<Barrier*>(machine.at_shared(barrier, sizeof(Barrier)));
   if (at->left <= 0) fault("an arrival at something that is no barrier");
+  release(at);
   if (--at->left == 0) {
     at->left = at->arrivals;
     ++at->phase;

@@ -70,20 +70,28 @@ class Arena {
     return base_ != nullptr && at >= base_ && at < base_ + kReserved;
   }
   void open() {
-    if (opened_++ == 0 && touched_ > 0) mprotect(base_, pages(), PROT_READ | PROT_WRITE);
+    ++uses_;
+    if (opened_ >= touched_) return;
+    opened_ = pages();
+    mprotect(base_, opened_, PROT_READ | PROT_WRITE);
   }
+  /// Now and then, since closing and opening take longer than most kernels.
   void close() {
-    if (--opened_ == 0 && touched_ > 0) mprotect(base_, pages(), PROT_NONE);
+    if (uses_ % kUsesPerClosing != 0 || opened_ == 0) return;
+    mprotect(base_, opened_, PROT_NONE);
+    opened_ = 0;
   }
 
  private:
   static constexpr size_t kPage = 4096;
+  static constexpr uint64_t kUsesPerClosing = 16;
   size_t pages() const { return (touched_ + kPage - 1) / kPage * kPage; }
 
   std::byte* base_;
   std::map<size_t, size_t> free_, used_;  // offset, bytes
   size_t touched_ = 0;                    // bytes from the base that were ever used
-  int opened_ = 0;
+  size_t opened_ = 0;                     // bytes from the base that may be touched
+  uint64_t uses_ = 0;
 };
 
 Arena& arena() {

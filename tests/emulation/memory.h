@@ -1,4 +1,5 @@
-// The memory of the emulated device: a range of addresses that the host cannot touch, but while the device works.
+// The memory of the emulated device: a range of addresses that the host cannot touch (most of the time: it is
+// closed after every 16th time that the device has worked).
 #pragma once
 
 #include <cstddef>

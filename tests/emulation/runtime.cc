@@ -43,8 +43,11 @@ cudaError_t report(cudaError_t error) {
   return error;
 }
 
+/// The default streams, null, cudaStreamLegacy (1) and cudaStreamPerThread (2), have no object.
+bool has_object(cudaStream_t stream) { return reinterpret_cast<uintptr_t>(stream) > 2; }
+
 cudaError_t put(cudaStream_t stream, Work work) {
-  if (stream != nullptr && stream->captures) {
+  if (has_object(stream) && stream->captures) {
     stream->captured.push_back(std::move(work));
   } else {
     runtime.waiting.push_back(std::move(work));
@@ -174,14 +177,14 @@ cudaError_t cudaStreamSynchronize(cudaStream_t) {
 }
 cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode) {
   const Lock lock(runtime.mutex);
-  if (stream == nullptr || stream->captures) return report(cudaErrorStreamCaptureUnsupported);
+  if (!has_object(stream) || stream->captures) return report(cudaErrorStreamCaptureUnsupported);
   stream->captures = true;
   ++runtime.captures;
   return cudaSuccess;
 }
 cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
   const Lock lock(runtime.mutex);
-  if (stream == nullptr || !stream->captures) return report(cudaErrorInvalidValue);
+  if (!has_object(stream) || !stream->captures) return report(cudaErrorInvalidValue);
   stream->captures = false;
   --runtime.captures;
   *graph = new CUgraph_st{std::exchange(stream->captured, {})};

@@ -34,10 +34,10 @@ __device__ inline RowStatus verdict_on_accepted(const Rows& p, const Layers& lay
 /// What the one thread that speaks for a row of a window call leaves behind. Cursors that the other blocks go by stay:
 /// move_cursors() moves them after the call.
 __device__ inline void settle_window(const Rows& p, int64_t row, RowStatus status) {
-  if (p.row_status) p.row_status[row] = static_cast<int32_t>(status);
+  if (p.row_status) write_unordered(p.row_status[row], static_cast<int32_t>(status));
   if (status != RowStatus::done || !p.pending || p.move == CursorMove::keep || p.history) return;
-  p.pending.at(0, p.slot_ids[row]) =
-      p.move == CursorMove::record ? static_cast<int32_t>(p.asked_tokens(row)) : kNoWindow;
+  write_unordered(p.pending.at(0, p.slot_ids[row]),
+                  p.move == CursorMove::record ? static_cast<int32_t>(p.asked_tokens(row)) : kNoWindow);
 }
 
 }  // namespace ringfold::cuda

@@ -20,6 +20,7 @@ __global__ void __launch_bounds__(kWarps * 32)
   if (row == 0 && lane == 0 && p.due) p.due[0] = 0;
   if (row >= p.rows) return;
   const RowStatus status = p.num_accepted ? verdict_on_accepted(p, layers, row) : judge_layer(p, row);
+  __syncwarp();  // every lane has judged, before one moves what the others go by
   if (lane == 0 && p.row_status) p.row_status[row] = static_cast<int32_t>(status);  // this may be the only kernel
   if (status != RowStatus::done) return;
   const int64_t slot = p.slot_ids[row], target = p.track_slot(row);

@@ -26,8 +26,8 @@ Desc recurrence_of(const Desc& layer) {
 __device__ void settle_layer(const Rows& p, int64_t row, RowStatus status) {
   settle_window(p, row, status);
   if (status != RowStatus::done || !p.conv_pending || p.move == CursorMove::keep || p.history) return;
-  p.conv_pending.at(0, p.slot_ids[row]) =
-      p.move == CursorMove::record ? static_cast<int32_t>(p.asked_tokens(row)) : kNoWindow;
+  write_unordered(p.conv_pending.at(0, p.slot_ids[row]),
+                  p.move == CursorMove::record ? static_cast<int32_t>(p.asked_tokens(row)) : kNoWindow);
 }
 
 /// A head of q, k or v of the call, and the conv's channel that its element 0 is.

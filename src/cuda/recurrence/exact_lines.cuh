@@ -106,7 +106,7 @@ class Lines {
     if (lane != 0) return;
     if (layer_index == 0 && blockIdx.y == 0) {  // several blocks may speak for a row; they say the same
       if constexpr (T::kFromRing) {
-        if (p.row_status) p.row_status[row] = static_cast<int32_t>(status);
+        if (p.row_status) write_unordered(p.row_status[row], static_cast<int32_t>(status));
       } else {
         settle_window(p, row, status);
       }

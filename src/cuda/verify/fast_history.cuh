@@ -48,9 +48,9 @@ class History : public Coefficients<T> {
   /// Sets the length of the window that a row has recorded. Its slot's history stays as it is, so the other blocks of
   /// the row may read the cursors before or after.
   __device__ __forceinline__ void settle(int row, RowStatus status, int slot, int tokens) const {
-    if (p.row_status) p.row_status[row] = static_cast<int32_t>(status);
+    if (p.row_status) write_unordered(p.row_status[row], static_cast<int32_t>(status));
     if (status != RowStatus::done || !p.pending || p.move == CursorMove::keep) return;
-    p.pending.at(0, slot) = tokens | (T::kHistory && is_folded(of_warp()[0]) ? kFolded : 0);
+    write_unordered(p.pending.at(0, slot), tokens | (T::kHistory && is_folded(of_warp()[0]) ? kFolded : 0));
   }
 
   /// Starts the copies of the slot's history; zeros of u up to a multiple of 16 rows. The cursors are there.

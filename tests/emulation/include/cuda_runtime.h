@@ -68,11 +68,7 @@ inline uint32_t __byte_perm(uint32_t low, uint32_t high, uint32_t select) {
 inline float __expf(float x) { return std::exp(x); }
 inline float rsqrtf(float x) { return 1.0f / std::sqrt(x); }
 
-inline int32_t atomicAdd(int32_t* at, int32_t value) {
-  const int32_t before = *at;
-  *at += value;
-  return before;
-}
+inline int32_t atomicAdd(int32_t* at, int32_t value) { return __atomic_fetch_add(at, value, __ATOMIC_RELAXED); }
 
 inline void __syncthreads() { emulation::sync_threads(); }
 inline void __syncwarp() { emulation::meet(emulation::Instruction::sync_warp, {}); }
