@@ -4,9 +4,10 @@
 Works on a scratch copy of the tree, which it configures with a minimal target, and leaves the tree itself alone. A fault is a
 textual edit at an anchor that must occur exactly once; a missing anchor is an error, so that the list keeps up with the code. Where
 the Highway body and the plain reference have the same step in separate code, it is spoilt in both (the oracle or the fingerprints
-must notice) and in each alone (the comparison of the two must notice).
+must notice) and in each alone (the comparison of the two must notice). Faults of the CUDA kernels are planted in a second build, where
+these run on the CPU (tests/emulation): --device cpu or cuda picks one.
 
-usage: tools/mutate.py [--only TEXT] [--list] [--anchors] [--keep DIR] [--jobs N]
+usage: tools/mutate.py [--device cpu|cuda] [--only TEXT] [--list] [--anchors] [--keep DIR] [--jobs N]
 Exit code 0: every fault was noticed. 1: a fault survived. 2: an anchor is missing, or the unspoilt tree does not build or pass.
 """
 
@@ -40,13 +41,19 @@ class Edit:
 
 @dataclass
 class Fault:
-    """`shared`: edits of code that all implementations use; otherwise edits of the reference and of the Highway body."""
+    """`shared`: edits of code that all implementations use; `cuda`: of a kernel; otherwise edits of the reference and of the Highway
+    body."""
     name: str
     noticed_by: str  # contract lines (or Fingerprints) that must go red when all implementations have the fault
     shared: tuple = ()
     reference: tuple = ()
     highway: tuple = ()
+    cuda: tuple = ()
     alone: str = "C4 C9"  # lines that notice a fault of one body
+
+    @property
+    def device(self):
+        return "cuda" if self.cuda else "cpu"
 
 
 FAULTS = [
@@ -152,6 +159,8 @@ def variants(fault):
     """(label, edits, tests that must notice) of each way to plant the fault."""
     if fault.shared:
         return [("shared code", fault.shared, fault.noticed_by)]
+    if fault.cuda:
+        return [("CUDA", fault.cuda, fault.noticed_by)]
     return [("both bodies", fault.reference + fault.highway, fault.noticed_by),
             ("Highway alone", fault.highway, fault.alone),
             ("reference alone", fault.reference, fault.alone)]
@@ -179,7 +188,7 @@ def restore(originals):
 
 
 def copy_tree(to):
-    for name in ("CMakeLists.txt", "cmake", "include", "src", "tests/CMakeLists.txt", "tests/support", "tests/contract"):
+    for name in ("CMakeLists.txt", "cmake", "include", "src", "tests/CMakeLists.txt", "tests/support", "tests/contract", "tests/emulation"):
         source, target = ROOT / name, to / name
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copytree(source, target) if source.is_dir() else shutil.copy2(source, target)
@@ -195,18 +204,19 @@ def run(command, **kwargs):
     return subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False, **kwargs)
 
 
-def configure(tree, build):
+def configure(tree, build, device="cpu"):
+    cuda = "emulated" if device == "cuda" else "off"
     return run(["cmake", "-G", "Ninja", "-S", tree, "-B", build, "-DCMAKE_BUILD_TYPE=Release", "-DCMAKE_CXX_FLAGS_RELEASE=-O1",
-                "-DRINGFOLD_APPS=OFF", "-DRINGFOLD_CUDA=off", "-DRINGFOLD_CAPI=off"])
+                "-DRINGFOLD_APPS=OFF", f"-DRINGFOLD_CUDA={cuda}", "-DRINGFOLD_CAPI=off"])
 
 
 def compile_tests(build, jobs):
     return run(["cmake", "--build", build, "--target", "contract_test", "-j", str(jobs)])
 
 
-def red_tests(build, wanted):
-    """Names of the tests among `wanted` that fail."""
-    filters = [f"{w}.*" if w == "Fingerprints" else f"*/{w}_*" for w in wanted.split()]
+def red_tests(build, wanted, device="cpu"):
+    """Names of the tests among `wanted` that fail. On CUDA these are lines with implementations: C9_cuda_exact."""
+    filters = [f"{w}.*" if w == "Fingerprints" else f"*/{w}_*" if device == "cpu" else f"*/{w}" for w in wanted.split()]
     env = dict(os.environ, RINGFOLD_CHECK_LEVEL="quick")
     result = run([build / "bin/contract_test", "--gtest_brief=1", "--gtest_filter=" + ":".join(filters)], env=env)
     red = set(re.findall(r"^\[  FAILED  \] (?:All/Contract\.Holds/)?([\w.]+)", result.stdout, re.MULTILINE))
@@ -217,13 +227,14 @@ def red_tests(build, wanted):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", choices=("cpu", "cuda"), help="faults of the CUDA kernels alone, or all but those")
     parser.add_argument("--only", default="", metavar="TEXT", help="faults whose name contains TEXT")
     parser.add_argument("--list", action="store_true", help="print the faults and stop")
     parser.add_argument("--anchors", action="store_true", help="check that every anchor is there, and stop")
     parser.add_argument("--keep", metavar="DIR", help="use DIR for the scratch copy, and leave it there")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 2)
     args = parser.parse_args()
-    chosen = [(f, *v) for f in FAULTS if args.only in f.name for v in variants(f)]
+    chosen = [(f, *v) for f in FAULTS if args.only in f.name and args.device in (None, f.device) for v in variants(f)]
     if args.list:
         for fault, label, _, noticed_by in chosen:
             print(f"{fault.name} ({label}): {noticed_by}")
@@ -233,7 +244,7 @@ def main():
         return 2
 
     scratch = pathlib.Path(args.keep or tempfile.mkdtemp(prefix="ringfold-mutate-"))
-    tree, build = scratch / "tree", scratch / "build"
+    tree = scratch / "tree"
     try:
         if tree.exists():
             shutil.rmtree(tree)
@@ -242,37 +253,43 @@ def main():
             restore(spoil(tree, edits))
         if args.anchors:
             return 0
-        for step in (lambda: configure(tree, build), lambda: compile_tests(build, args.jobs)):
-            result = step()
-            if result.returncode != 0:
-                print(result.stdout[-4000:], "mutate: the unspoilt tree does not build", file=sys.stderr, sep="\n")
-                return 2
-        every = " ".join(sorted({w for c in chosen for w in c[3].split()}))
-        red, output = red_tests(build, every)
-        if red:
-            print(output[-4000:], f"mutate: red without any fault: {', '.join(red)}", file=sys.stderr, sep="\n")
-            return 2
         survivors = 0
-        for i, (fault, label, edits, noticed_by) in enumerate(chosen, 1):
-            start = time.monotonic()
-            originals = spoil(tree, edits)
-            result = compile_tests(build, args.jobs)
-            if result.returncode != 0:
-                print(result.stdout[-4000:], f"mutate: does not build with: {fault.name}", file=sys.stderr, sep="\n")
-                return 2
-            red, _ = red_tests(build, noticed_by)
-            restore(originals)
-            survivors += not red
-            verdict = f"noticed by {', '.join(red[:4])}{' ..' if len(red) > 4 else ''}" if red else "NOT NOTICED"
-            print(f"[{i}/{len(chosen)}] {fault.name} ({label}): {verdict}  {time.monotonic() - start:.0f} s", flush=True)
+        for device in ("cpu", "cuda"):
+            of_device = [c for c in chosen if c[0].device == device]
+            if of_device:
+                survivors += survivors_of(of_device, tree, scratch / f"build-{device}", device, args.jobs)
         print(f"{len(chosen) - survivors} of {len(chosen)} faults noticed")
         return 1 if survivors else 0
-    except LookupError as error:
+    except (LookupError, RuntimeError) as error:
         print(f"mutate: {error}", file=sys.stderr)
         return 2
     finally:
         if not args.keep:
             shutil.rmtree(scratch, ignore_errors=True)
+
+
+def survivors_of(chosen, tree, build, device, jobs):
+    """Plants the faults one by one; the number of those that no test notices."""
+    for step in (lambda: configure(tree, build, device), lambda: compile_tests(build, jobs)):
+        result = step()
+        if result.returncode != 0:
+            raise RuntimeError(f"the unspoilt tree does not build:\n{result.stdout[-4000:]}")
+    red, output = red_tests(build, " ".join(sorted({w for c in chosen for w in c[3].split()})), device)
+    if red:
+        raise RuntimeError(f"red without any fault: {', '.join(red)}\n{output[-4000:]}")
+    survivors = 0
+    for i, (fault, label, edits, noticed_by) in enumerate(chosen, 1):
+        start = time.monotonic()
+        originals = spoil(tree, edits)
+        result = compile_tests(build, jobs)
+        if result.returncode != 0:
+            raise RuntimeError(f"does not build with: {fault.name}\n{result.stdout[-4000:]}")
+        red, _ = red_tests(build, noticed_by, device)
+        restore(originals)
+        survivors += not red
+        verdict = f"noticed by {', '.join(red[:4])}{' ..' if len(red) > 4 else ''}" if red else "NOT NOTICED"
+        print(f"[{i}/{len(chosen)}] {fault.name} ({label}): {verdict}  {time.monotonic() - start:.0f} s", flush=True)
+    return survivors
 
 
 if __name__ == "__main__":
