@@ -20,8 +20,8 @@ RESULTS = "bench/peers/results"  # what is measured after the tests, and decides
 TEXTS = ("device", "driver", "toolkit", "date", "commit", "tree_hash")
 SANITIZERS = ("memcheck", "racecheck", "initcheck", "synccheck")
 # What a whole run leaves. A file without some of them says nothing about them, good or bad.
-SUITES = ("contract_test", "core_test", "pool_test", "trace_test", *(f"sanitizer_{tool}" for tool in SANITIZERS), "bench",
-          "python")
+SUITES = ("capi_test", "contract_test", "core_test", "pool_test", "trace_test", *(f"sanitizer_{tool}" for tool in SANITIZERS),
+          "bench", "python")
 SHORT = 12  # hex digits of a file's hash
 LISTED = 30  # changed files named at most
 

@@ -167,7 +167,7 @@ def stage_build():
     files = ev.tree_hash(ev.hash_files(ev.ROOT))
     configure = ["cmake", "-S", ".", "-B", BUILD, "-G", "Ninja", "-Wno-dev", "-DCMAKE_BUILD_TYPE=Release",
                  "-DRINGFOLD_CUDA=on", f"-DRINGFOLD_CUDA_ARCHITECTURES={architecture(capability)}",
-                 "-DRINGFOLD_FEW_TARGETS=ON", "-DRINGFOLD_CAPI=off"]
+                 "-DRINGFOLD_FEW_TARGETS=ON", "-DRINGFOLD_CAPI=auto"]
     for command in (configure, ["cmake", "--build", BUILD]):
         if subprocess.run(command, cwd=ev.ROOT).returncode != 0:
             raise Failure("the build failed")

@@ -55,7 +55,7 @@ class Arena {
     DLTensor& t = kept.dl;
     t.byte_offset = 12;
     t.data = static_cast<char*>(v.data) - t.byte_offset;
-    t.device = {kDLCPU, 0};
+    t.device = {v.device == Device::cuda ? kDLCUDA : kDLCPU, 0};
     t.ndim = v.rank;
     t.dtype = dtype_of(v.dtype);
     t.shape = kept.view.shape.data();

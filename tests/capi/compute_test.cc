@@ -3,6 +3,7 @@
 #include <dlfcn.h>
 
 #include "capi/bridge.h"
+#include "check/mirror.h"
 
 namespace ringfold::test {
 namespace {
@@ -16,13 +17,34 @@ struct Case {
   Buffer::Pitch pitch;
   bool ragged;
   StateRounding rounding;
+  bool cuda = false;  // the ABI's call works on a device, the other one on the CPU
 };
 
 void PrintTo(const Case& c, std::ostream* out) { *out << c.name; }
 
 class Compute : public ::testing::TestWithParam<Case> {
  protected:
+  void SetUp() override {
+    if (param().cuda && implementations(Device::cuda).empty()) GTEST_SKIP() << "no GPU";
+  }
   const Case& param() const { return GetParam(); }
+
+  /// The ABI's call.
+  template <class Call, class Args>
+  ::testing::AssertionResult abi(Call call, const Args& args) {
+    if (!param().cuda) {
+      const auto given = arena.c(args);
+      return done(call(&given));
+    }
+    DeviceBlock block(memory_of(Device::cuda));
+    Mirror mirror(block, Device::cuda);
+    mirror.add(args);
+    require(mirror.upload(nullptr));
+    const auto given = arena.c(mirror.on_device(args));
+    ::testing::AssertionResult result = done(call(&given));
+    require(mirror.download(nullptr));
+    return result;
+  }
 
   std::vector<int64_t> lead(std::initializer_list<int64_t> rest) const {
     std::vector<int64_t> shape = param().ragged ? std::vector<int64_t>{B * T} : std::vector<int64_t>{B, T};
@@ -82,7 +104,7 @@ class Compute : public ::testing::TestWithParam<Case> {
     args.pending = pending(side);
     args.row_status = side.ints({77, 77, 77});
     args.state_rounding = param().rounding;
-    args.impl = param().ragged ? "reference" : "";
+    args.impl = param().ragged && !param().cuda ? "reference" : "";
     return args;
   }
 
@@ -92,11 +114,11 @@ class Compute : public ::testing::TestWithParam<Case> {
 
 TEST_P(Compute, Verify) {
   const VerifyArgs args = verify_args(plus);
-  const ringfold_verify_args given = arena.c(verify_args(c));
+  const VerifyArgs given = verify_args(c);
   const Bytes before = pack(args.out);
   ASSERT_TRUE(succeeded(verify(args)));
   ASSERT_FALSE(plus.equals(c));
-  ASSERT_TRUE(done(ringfold_verify(&given)));
+  ASSERT_TRUE(abi(ringfold_verify, given));
   EXPECT_TRUE(plus.equals(c));
   EXPECT_NE(pack(args.out), before);
   const int32_t first = param().ragged ? RINGFOLD_ROW_WINDOW_TOO_LONG : RINGFOLD_ROW_DONE;
@@ -112,10 +134,9 @@ TEST_P(Compute, VerifyWithSnapshots) {
     return args;
   };
   const VerifyArgs args = make(plus);
-  const ringfold_verify_args given = arena.c(make(c));
   const Bytes before = pack(args.snapshots);
   ASSERT_TRUE(succeeded(verify(args)));
-  ASSERT_TRUE(done(ringfold_verify(&given)));
+  ASSERT_TRUE(abi(ringfold_verify, make(c)));
   EXPECT_TRUE(plus.equals(c));
   EXPECT_NE(pack(args.snapshots), before);
 }
@@ -128,10 +149,9 @@ TEST_P(Compute, VerifyBehindAHistory) {
     return args;
   };
   const VerifyArgs args = make(plus);
-  const ringfold_verify_args given = arena.c(make(c));
   const Bytes before = pack(args.state);
   ASSERT_TRUE(succeeded(verify(args)));
-  ASSERT_TRUE(done(ringfold_verify(&given)));
+  ASSERT_TRUE(abi(ringfold_verify, make(c)));
   EXPECT_TRUE(plus.equals(c));
   EXPECT_NE(pack(args.state), before);  // the history was folded
 }
@@ -149,10 +169,9 @@ TEST_P(Compute, Decode) {
     return args;
   };
   const DecodeArgs args = make(plus);
-  const ringfold_decode_args given = arena.c(make(c));
   const Bytes before = pack(args.state);
   ASSERT_TRUE(succeeded(decode(args)));
-  ASSERT_TRUE(done(ringfold_decode(&given)));
+  ASSERT_TRUE(abi(ringfold_decode, make(c)));
   EXPECT_TRUE(plus.equals(c));
   EXPECT_NE(pack(args.state), before);
 }
@@ -176,10 +195,9 @@ TEST_P(Compute, Fold) {
       return args;
     };
     const FoldArgs args = make(plus_side);
-    const ringfold_fold_args given = arena.c(make(c_side));
     const Bytes first = pack(args.state.at(0)), second = pack(args.state.at(1));
     ASSERT_TRUE(succeeded(fold(args)));
-    ASSERT_TRUE(done(ringfold_fold(&given)));
+    ASSERT_TRUE(abi(ringfold_fold, make(c_side)));
     EXPECT_TRUE(plus_side.equals(c_side));
     EXPECT_EQ(pack(args.state.at(0)) == first, some);  // the list of layers arrived
     EXPECT_NE(pack(args.state.at(1)), second);
@@ -203,9 +221,8 @@ TEST_P(Compute, FoldOfAHistory) {
     return args;
   };
   const FoldArgs args = make(plus);
-  const ringfold_fold_args given = arena.c(make(c));
   ASSERT_TRUE(succeeded(fold(args)));
-  ASSERT_TRUE(done(ringfold_fold(&given)));
+  ASSERT_TRUE(abi(ringfold_fold, make(c)));
   EXPECT_TRUE(plus.equals(c));
   EXPECT_EQ(ints(args.history.live)[2], 0);
 }
@@ -229,10 +246,9 @@ TEST_P(Compute, ConvVerifyAndDecode) {
       return args;
     };
     const ConvArgs args = make(plus_side);
-    const ringfold_conv_args given = arena.c(make(c_side));
     const Bytes before = pack(args.conv_state);
     ASSERT_TRUE(succeeded(records ? conv_verify(args) : conv_decode(args)));
-    ASSERT_TRUE(done(records ? ringfold_conv_verify(&given) : ringfold_conv_decode(&given)));
+    ASSERT_TRUE(abi(records ? ringfold_conv_verify : ringfold_conv_decode, make(c_side)));
     EXPECT_TRUE(plus_side.equals(c_side));
     EXPECT_EQ(pack(args.conv_state) == before, records);
     EXPECT_EQ(ints(args.pending)[3], records ? (param().ragged ? 4 : 3) : kNoWindow);
@@ -252,10 +268,9 @@ TEST_P(Compute, ConvCommit) {
     return args;
   };
   const ConvCommitArgs args = make(plus);
-  const ringfold_conv_commit_args given = arena.c(make(c));
   const Bytes before = pack(args.conv_state);
   ASSERT_TRUE(succeeded(conv_commit(args)));
-  ASSERT_TRUE(done(ringfold_conv_commit(&given)));
+  ASSERT_TRUE(abi(ringfold_conv_commit, make(c)));
   EXPECT_TRUE(plus.equals(c));
   EXPECT_NE(pack(args.conv_state), before);
 }
@@ -274,9 +289,8 @@ TEST_P(Compute, GatedNorm) {
       return args;
     };
     const GatedNormArgs args = make(plus_side);
-    const ringfold_gated_norm_args given = arena.c(make(c_side));
     ASSERT_TRUE(succeeded(gated_norm(args)));
-    ASSERT_TRUE(done(ringfold_gated_norm(&given)));
+    ASSERT_TRUE(abi(ringfold_gated_norm, make(c_side)));
     EXPECT_TRUE(plus_side.equals(c_side));
   }
 }
@@ -287,7 +301,13 @@ INSTANTIATE_TEST_SUITE_P(Capi, Compute,
                                            Case{"gdn_f16_ragged", MixerKind::gdn, DType::f16, DType::f32,
                                                 Buffer::Pitch::padded, true, StateRounding::per_commit},
                                            Case{"kda_bf16_padded", MixerKind::kda, DType::bf16, DType::bf16,
-                                                Buffer::Pitch::padded, false, StateRounding::per_token}),
+                                                Buffer::Pitch::padded, false, StateRounding::per_token},
+                                           Case{"gdn_f32_cuda", MixerKind::gdn, DType::f32, DType::f32,
+                                                Buffer::Pitch::packed, false, StateRounding::per_commit, true},
+                                           Case{"gdn_f16_ragged_cuda", MixerKind::gdn, DType::f16, DType::f32,
+                                                Buffer::Pitch::padded, true, StateRounding::per_commit, true},
+                                           Case{"kda_bf16_padded_cuda", MixerKind::kda, DType::bf16, DType::bf16,
+                                                Buffer::Pitch::padded, false, StateRounding::per_token, true}),
                          [](const auto& tested) { return std::string(tested.param.name); });
 
 TEST(Capi, IsTheSharedLibrary) {

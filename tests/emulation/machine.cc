@@ -15,6 +15,9 @@
 #include "emulation/stack.h"
 
 namespace emulation {
+
+Thread* running = nullptr;
+
 namespace {
 
 enum class State { ready, meets, at_block_barrier, at_barrier, done };

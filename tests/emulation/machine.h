@@ -26,7 +26,7 @@ struct Thread {
   std::byte* shared = nullptr;
   int warp = 0, lane = 0;
 };
-inline Thread* running = nullptr;
+extern Thread* running;
 inline const Thread* current() { return running; }
 inline int lane() { return running->lane; }
 
