@@ -6,6 +6,7 @@
 
 #include "core/host_device.h"
 #include "cuda/common/check.h"
+#include "cuda/common/start.cuh"
 
 namespace ringfold::cuda {
 namespace {
@@ -88,8 +89,7 @@ Status move_slots(const SlotMoves& moves, void* stream) {
     shares.first_block[i + 1] = shares.first_block[i] + static_cast<unsigned>(blocks);
   }
   const unsigned blocks = shares.first_block[moves.sections];
-  move_slots_kernel<<<blocks, kThreads, 0, static_cast<cudaStream_t>(stream)>>>(moves, shares);
-  return check(cudaGetLastError(), "move_slots");
+  return start<move_slots_kernel>("move_slots", blocks, kThreads, 0, stream, moves, shares);
 }
 
 }  // namespace ringfold::cuda

@@ -1,6 +1,7 @@
 // One thread for each channel of a row. A block covers kThreads channels of one row (and layer).
 #include "cuda/elementwise/conv.cuh"
 
+#include "cuda/common/start.cuh"
 #include "cuda/elementwise/elementwise.h"
 
 namespace ringfold::cuda {
@@ -74,8 +75,7 @@ Status conv(const ConvParams& p) {
   const int64_t blocks = p.rows * ((p.channels + kThreads - 1) / kThreads);
   if (blocks == 0) return {};
   RINGFOLD_RETURN_IF_ERROR(check_grid(blocks));
-  conv_window<<<static_cast<unsigned>(blocks), kThreads, 0, static_cast<cudaStream_t>(p.stream)>>>(p);
-  return check(cudaGetLastError(), "conv");
+  return start<conv_window>("conv", static_cast<unsigned>(blocks), kThreads, 0, p.stream, p);
 }
 
 Status conv_commit(const ConvParams& p) {
@@ -84,8 +84,7 @@ Status conv_commit(const ConvParams& p) {
   Layers layers;
   RINGFOLD_RETURN_IF_ERROR(list_layers(p, &layers));
   RINGFOLD_RETURN_IF_ERROR(check_grid(blocks));
-  conv_accepted<<<static_cast<unsigned>(blocks), kThreads, 0, static_cast<cudaStream_t>(p.stream)>>>(p, layers);
-  return check(cudaGetLastError(), "conv_commit");
+  return start<conv_accepted>("conv_commit", static_cast<unsigned>(blocks), kThreads, 0, p.stream, p, layers);
 }
 
 }  // namespace ringfold::cuda

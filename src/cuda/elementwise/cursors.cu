@@ -1,6 +1,7 @@
 // What goes by the cursors of accepted rows before and after the kernels that do the work: which states a commit
 // touches, and the cursors' move. One warp for each row.
 #include "cuda/common/judging.cuh"
+#include "cuda/common/start.cuh"
 #include "cuda/elementwise/elementwise.h"
 
 namespace ringfold::cuda {
@@ -55,8 +56,7 @@ Status for_rows(const Rows& p, const char* what) {
   RINGFOLD_RETURN_IF_ERROR(list_layers(p, &layers));
   RINGFOLD_RETURN_IF_ERROR(check_grid(p.rows));
   const auto blocks = static_cast<unsigned>((p.rows + kWarps - 1) / kWarps);
-  kernel<<<blocks, kWarps * 32, 0, static_cast<cudaStream_t>(p.stream)>>>(p, layers);
-  return check(cudaGetLastError(), what);
+  return start<kernel>(what, blocks, kWarps * 32, 0, p.stream, p, layers);
 }
 
 }  // namespace

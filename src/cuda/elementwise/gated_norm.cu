@@ -2,6 +2,7 @@
 #include "cuda/elementwise/gated_norm.cuh"
 
 #include "cuda/common/launch.h"
+#include "cuda/common/start.cuh"
 #include "cuda/elementwise/elementwise.h"
 
 namespace ringfold::cuda {
@@ -29,8 +30,7 @@ Status gated_norm(const NormParams& p) {
   const int64_t blocks = (p.tokens * p.heads + kWarps - 1) / kWarps;
   if (blocks == 0) return {};
   RINGFOLD_RETURN_IF_ERROR(check_grid(blocks));
-  norm<<<static_cast<unsigned>(blocks), kWarps * 32, 0, static_cast<cudaStream_t>(p.stream)>>>(p);
-  return check(cudaGetLastError(), "gated_norm");
+  return start<norm>("gated_norm", static_cast<unsigned>(blocks), kWarps * 32, 0, p.stream, p);
 }
 
 }  // namespace ringfold::cuda

@@ -3,6 +3,7 @@
 // conv windows of q and k, which all value heads of a key head read, so there a block takes all of them.
 #include "core/layer.h"
 #include "cuda/common/judging.cuh"
+#include "cuda/common/start.cuh"
 #include "cuda/elementwise/conv.cuh"
 #include "cuda/elementwise/gated_norm.cuh"
 #include "cuda/layer/layer.h"
@@ -110,7 +111,7 @@ __device__ void advance_windows(const LayerParams& p, const Place& at, const Cha
 
 __global__ void __launch_bounds__(kWarps * 32)
     general_layer_kernel(const __grid_constant__ LayerParams p, int heads, int steps) {
-  extern __shared__ float shared[];
+  auto* const shared = reinterpret_cast<float*>(dynamic_shared());
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const int blocks = p.HV / heads, group = p.HV / p.H;  // blocks of a row
   const int64_t row = blockIdx.x / blocks;
@@ -167,9 +168,8 @@ Status general_layer(const LayerParams& p, const Desc& desc) {
   RINGFOLD_RETURN_IF_ERROR(check_grid(blocks));
   RINGFOLD_RETURN_IF_ERROR(allow_shared<general_layer_kernel>(current_device().shared_bytes_per_block));
   const int steps = most_steps(recurrence_of(desc));
-  general_layer_kernel<<<static_cast<unsigned>(blocks), kWarps * 32, layer_shared_bytes(desc, steps),
-                         static_cast<cudaStream_t>(p.stream)>>>(p, heads, steps);
-  return check(cudaGetLastError(), "layer");
+  return start<general_layer_kernel>("layer", static_cast<unsigned>(blocks), kWarps * 32,
+                                     layer_shared_bytes(desc, steps), p.stream, p, heads, steps);
 }
 
 }  // namespace ringfold::cuda

@@ -1,6 +1,7 @@
 // One instance of the exact kernel. Each instance is compiled in a unit of its own, so that builds use all cores.
 #pragma once
 
+#include "cuda/common/start.cuh"
 #include "cuda/recurrence/exact.cuh"
 #include "cuda/tuning.h"
 
@@ -20,12 +21,11 @@ template <class T>
 __global__ void __launch_bounds__(kExactThreads, 2)
     exact_kernel(const __grid_constant__ ExactParams p, const __grid_constant__ Layers layers,
                  const __grid_constant__ Cut cut) {
-  extern __shared__ __align__(16) std::byte shared[];
   auto heads = static_cast<uint32_t>(cut.tiles.heads);
   if (T::kFromRing && p.due) heads = static_cast<uint32_t>(min(static_cast<int64_t>(p.due[0]), p.most_due) * p.HV);
   const Range range = heads_of_block(heads);
   if (T::kFromRing && range.first == range.last) return;
-  Block<T>(p, layers, cut, shared).run(range.first, range.last);
+  Block<T>(p, layers, cut, dynamic_shared()).run(range.first, range.last);
 }
 
 template <class T>
@@ -35,8 +35,7 @@ Status launch(const ExactParams& p, const Cut& cut, int most_shared_bytes) {
   RINGFOLD_RETURN_IF_ERROR(allow_shared<exact_kernel<T>>(most_shared_bytes));
   const ExactTiles& tiles = cut.tiles;
   const dim3 grid(tiles.blocks, tiles.v_parts);
-  exact_kernel<T><<<grid, tiles.threads, tiles.shared_bytes, static_cast<cudaStream_t>(p.stream)>>>(p, layers, cut);
-  return check(cudaGetLastError(), "recurrence");
+  return start<exact_kernel<T>>("recurrence", grid, tiles.threads, tiles.shared_bytes, p.stream, p, layers, cut);
 }
 
 using Launch = Status (*)(const ExactParams&, const Cut&, int);

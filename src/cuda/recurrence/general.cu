@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "cuda/common/start.cuh"
 #include "cuda/recurrence/general.cuh"
 #include "cuda/tuning.h"
 
@@ -13,7 +14,7 @@ using general::kRows, general::kWarps, general::Place, general::run_head, genera
 
 __global__ void __launch_bounds__(kWarps * 32)
     general_kernel(const __grid_constant__ RecurrenceParams p, const __grid_constant__ Layers layers, int steps) {
-  extern __shared__ float shared[];
+  auto* const shared = reinterpret_cast<float*>(dynamic_shared());
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const int part = blockIdx.x % p.v_parts;
   const int64_t head = blockIdx.x / p.v_parts;
@@ -72,9 +73,8 @@ Status general_recurrence(const RecurrenceParams& p, const Desc& desc) {
   RINGFOLD_RETURN_IF_ERROR(check_grid(blocks));
   RINGFOLD_RETURN_IF_ERROR(allow_shared<general_kernel>(current_device().shared_bytes_per_block));
   const int steps = most_steps(desc);
-  general_kernel<<<static_cast<unsigned>(blocks), kWarps * 32, general::shared_bytes(p.K, steps),
-                   static_cast<cudaStream_t>(p.stream)>>>(p, layers, steps);
-  return check(cudaGetLastError(), "recurrence");
+  return start<general_kernel>("recurrence", static_cast<unsigned>(blocks), kWarps * 32,
+                               general::shared_bytes(p.K, steps), p.stream, p, layers, steps);
 }
 
 }  // namespace ringfold::cuda

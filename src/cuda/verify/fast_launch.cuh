@@ -4,6 +4,7 @@
 
 #include <array>
 
+#include "cuda/common/start.cuh"
 #include "cuda/tuning.h"
 #include "cuda/verify/fast.cuh"
 
@@ -13,9 +14,8 @@ inline constexpr int kMostGridRows = 65535;
 
 template <class T>
 __global__ void __launch_bounds__(T::kThreads, T::kBlocks) fast_kernel(const __grid_constant__ FastParams p) {
-  extern __shared__ __align__(16) std::byte shared[];
   const int row = blockIdx.z * kMostGridRows + blockIdx.y;
-  if (row < p.rows) Block<T>(p, shared).run(row);
+  if (row < p.rows) Block<T>(p, dynamic_shared()).run(row);
 }
 
 template <class T>
@@ -27,8 +27,7 @@ Status launch(const FastParams& p, int shared_bytes_per_sm) {
   RINGFOLD_RETURN_IF_ERROR(allow_shared<fast_kernel<T>>(T::kSharedBytes, percent < 100 ? percent : 100));
   const int64_t y = p.rows < kMostGridRows ? p.rows : kMostGridRows, z = (p.rows + kMostGridRows - 1) / kMostGridRows;
   const dim3 grid(p.HV * p.v_parts, static_cast<unsigned>(y), static_cast<unsigned>(z));
-  fast_kernel<T><<<grid, T::kThreads, T::kSharedBytes, static_cast<cudaStream_t>(p.stream)>>>(p);
-  return check(cudaGetLastError(), "verify");
+  return start<fast_kernel<T>>("verify", grid, T::kThreads, T::kSharedBytes, p.stream, p);
 }
 
 using Launch = Status (*)(const FastParams&, int shared_bytes_per_sm);
