@@ -62,8 +62,7 @@ class Block : Lines<T>, Tile<T> {
       Base::same_key, Base::warps, Base::zero_outputs, Base::act_dtype;
   using Base::lane, Base::p, Base::shared, Base::warp;
   using typename Base::RawGates, typename Base::Turn;
-  using Tile<T>::both_dots, Tile<T>::correction, Tile<T>::dot, Tile<T>::reduce, Tile<T>::round, Tile<T>::twist_of,
-      Tile<T>::update;
+  using Tile<T>::both_dots, Tile<T>::correction, Tile<T>::round, Tile<T>::twist_of, Tile<T>::update;
   using Tile<T>::c, Tile<T>::side;
   using typename Tile<T>::State;
 
@@ -234,7 +233,7 @@ class Block : Lines<T>, Tile<T> {
       float u;
       if constexpr (ring) {
         float x[T::kRows];
-        dot<!T::kHasKd>(s, vectors + (T::kHasKd ? T::kKd : T::kKey) * T::K, x, token.decay);
+        Tile<T>::template dot<!T::kHasKd>(s, vectors + (T::kHasKd ? T::kKd : T::kKey) * T::K, x, token.decay);
         if constexpr (!T::kFromRing) {  // both halves of the lanes
 #pragma unroll
           for (int r = 0; r < T::kRows; ++r) {
@@ -242,9 +241,9 @@ class Block : Lines<T>, Tile<T> {
           }
         }
         constexpr int kNext = T::kFromRing ? T::kLanes / 2 : T::kLanes / 4;
-        u = arith::correction<S>(token.beta, v, reduce<T::kRows, kNext>(x));
+        u = arith::correction<S>(token.beta, v, Tile<T>::template reduce<T::kRows, kNext>(x));
       } else {
-        const float sum = both_dots(s, vectors + own, vectors + other);
+        const float sum = both_dots(s, vectors + own, vectors + other, token.decay);
         u = correction(upper, token.beta, v, sum);
         if (upper) store_one(p.out.dtype, out, 0, arith::output<S>(u, token.kq, sum));
         if (t + 1 == stop && !p.write_state) break;  // nobody will see the last update

@@ -68,11 +68,11 @@ struct Tile {
   }
 
   /// The k dot of row(), in upper lanes its q dot. The vectors are those of the token, from this lane's first group on:
-  /// `own` is kd (in upper lanes qd), `other` qd (kd).
-  static __device__ __forceinline__ float both_dots(const State& s, const float* own, const float* other) {
+  /// `own` is kd (in upper lanes qd), `other` qd (kd); without kd k and q, which are multiplied by `decay`.
+  static __device__ __forceinline__ float both_dots(const State& s, const float* own, const float* other, float decay) {
     float x[T::kRows], y[T::kRows];
-    dot(s, own, x);
-    dot(s, other, y);
+    dot<!T::kHasKd>(s, own, x, decay);
+    dot<!T::kHasKd>(s, other, y, decay);
 #pragma unroll
     for (int r = 0; r < T::kRows; ++r) {
       x[r] = S::add(x[r], __shfl_xor_sync(kAllLanes, y[r], T::kLanes / 2 * T::kSide));
