@@ -71,7 +71,9 @@ class Block : exact::Preparation<T>, exact::Tile<T> {
       return;
     }
     if (count == 0) return;
-    if (p.records) record(channels, slot);
+    if constexpr (T::kKda) {
+      if (p.records && blockIdx.z == 0) record_gates(channels, slot);
+    }
     if (has_rows()) run_tokens(state, index, slot);
   }
 
@@ -111,7 +113,7 @@ class Block : exact::Preparation<T>, exact::Tile<T> {
   __device__ uint4& raw(int n) const { return shared.raw[n][threadIdx.x]; }
   __device__ uint4& raw_v(int t) const { return *reinterpret_cast<uint4*>(shared.v[t][warp]); }
 
-  /// The head's warp: gates and betas of all tokens, lane t those of token t, and the row's verdict.
+  /// The head's warp: gates and betas of all tokens, lane t those of token t, the row's verdict, and the ring.
   __device__ __forceinline__ void run_head(WindowFacts& facts, int index, int slot) const {
     const bool mine = lane < count;
     uint32_t a = 0, b = 0;
@@ -124,6 +126,8 @@ class Block : exact::Preparation<T>, exact::Tile<T> {
         if (p.dt_bias) dt_bias = __uint_as_float(ptx::load_4(bias(0)));
       }
     }
+    Copies copies;
+    if (p.records) fetch_copies(copies, index);
     facts.slot = slot = static_cast<int>(ptx::opaque(slot));
     if (in_pool(slot) && p.pending) facts.pending = p.pending.at(0, slot);
     const float beta = arith::sigmoid<S>(of_bits(p.b_dtype, b));
@@ -137,11 +141,44 @@ class Block : exact::Preparation<T>, exact::Tile<T> {
     const RowStatus status = judge_window(rows, facts, false);
     if (lane == 0) shared.status = status;
     __syncthreads();
-    if (blockIdx.z != 0) return;
-    if (hv == 0 && lane == 0) settle_window(rows, row, status);
-    if (!mine || status != RowStatus::done || !p.records) return;
-    poke(p.ring_beta.at(slot, hv, lane), 0, beta);
-    if constexpr (!T::kKda) poke(p.ring_gate.at(slot, hv, lane), 0, g);
+    if (p.records && status == RowStatus::done) {
+      store_copies(copies, slot);
+      if (mine && blockIdx.z == 0) {
+        poke(p.ring_beta.at(slot, hv, lane), 0, beta);
+        if constexpr (!T::kKda) poke(p.ring_gate.at(slot, hv, lane), 0, g);
+      }
+    }
+    if (hv == 0 && blockIdx.z == 0 && lane == 0) settle_window(rows, row, status);
+  }
+
+  /// What the head's warp copies to the ring, 16 bytes at a time: v of the block's rows, which is the token lane % 8
+  /// and the warp lane / 8; and if the block speaks for its key head, k, group lane % 16 of every second token.
+  struct Copies {
+    uint4 v, k[kDirectTokens / 2];
+  };
+  __device__ int v_token() const { return lane % kDirectTokens; }
+  __device__ int v_row() const { return (blockIdx.z * warps + lane / kDirectTokens) * kDirectWarpRows; }
+  __device__ bool copies_v() const { return v_token() < count && lane / kDirectTokens < warps && v_row() < p.V; }
+  __device__ int k_token(int i) const { return 2 * i + lane / 16; }
+  __device__ bool copies_k(int i) const {
+    return blockIdx.z == 0 && hv == key * p.heads_per_key && k_token(i) < count && prepared_group() < T::K / kGroup;
+  }
+  __device__ __forceinline__ void fetch_copies(Copies& copies, int index) const {
+    if (copies_v()) copies.v = ptx::load_16(p.v.at(index, hv, v_token()) + v_row() * 2);
+#pragma unroll
+    for (int i = 0; i < kDirectTokens / 2; ++i) {
+      if (!copies_k(i)) continue;
+      copies.k[i] = ptx::load_16(p.k.at(index, key, k_token(i)) + prepared_group() * kGroup * 2);
+    }
+  }
+  __device__ __forceinline__ void store_copies(const Copies& copies, int slot) const {
+    if (copies_v()) *reinterpret_cast<uint4*>(p.ring_v.at(slot, hv, v_token()) + v_row() * 2) = copies.v;
+#pragma unroll
+    for (int i = 0; i < kDirectTokens / 2; ++i) {
+      if (!copies_k(i)) continue;
+      std::byte* ring = p.ring_k.at(slot, key, k_token(i)) + prepared_group() * kGroup * 2;
+      *reinterpret_cast<uint4*>(ring) = copies.k[i];
+    }
   }
 
   /// Of the head, from channel k on.
@@ -165,18 +202,25 @@ class Block : exact::Preparation<T>, exact::Tile<T> {
   }
 
   __device__ __forceinline__ void fetch_channels(Channels& of, int index) const {
-    const int k = first_decay(), size = static_cast<int>(size_of(p.a_dtype));
-    const bool there = k < T::K;
+    const int k = first_decay();
+    const bool there = k < T::K, wide = p.a_dtype == DType::f32;
     of.A_log = __uint_as_float(ptx::load_4(p.A_log + hv));
 #pragma unroll
-    for (int i = 0; i < 4; ++i) of.dt_bias[i] = there && p.dt_bias ? __uint_as_float(ptx::load_4(bias(k + i))) : 0.0f;
+    for (float& x : of.dt_bias) x = 0;
+    if (there && p.dt_bias) {
+      const std::byte* from = bias(k);
+#pragma unroll
+      for (int i = 0; i < 4; ++i) of.dt_bias[i] = __uint_as_float(ptx::load_4(from + i * 4));
+    }
+    const std::byte* a = p.a.at(index, hv, warp) + k * (wide ? 4 : 2);
 #pragma unroll
     for (int n = 0; n < kTurns; ++n) {
-      const std::byte* from = p.a.at(index, hv, token(n)) + k * size;
+      const std::byte* from = a + n * warps * p.a.token;
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        of.a[n * 4 + i] = there && token(n) < count ? load_bits(p.a_dtype, from + i * size) : 0;
-      }
+      for (int i = 0; i < 4; ++i) of.a[n * 4 + i] = 0;
+      if (!there || token(n) >= count) continue;
+#pragma unroll
+      for (int i = 0; i < 4; ++i) of.a[n * 4 + i] = wide ? ptx::load_4(from + i * 4) : ptx::load_2(from + i * 2);
     }
   }
   /// A number that all of them go into.
@@ -250,23 +294,15 @@ class Block : exact::Preparation<T>, exact::Tile<T> {
     }
   }
 
-  /// The ring's rows: v by every block, k by one for each key head, KDA's gate by one for each value head.
-  __device__ __forceinline__ void record(const Channels& channels, int slot) const {
-    if (lane < count && has_rows()) {
-      *reinterpret_cast<uint4*>(p.ring_v.at(slot, hv, lane) + v0 * 2) = raw_v(lane);
-    }
-    if (blockIdx.z != 0 || prepared_group() >= T::K / kGroup) return;
+  /// The ring's gates of this warp's tokens, by one block for each value head.
+  __device__ __forceinline__ void record_gates(const Channels& channels, int slot) const {
+    if (prepared_group() >= T::K / kGroup) return;
 #pragma unroll
     for (int n = 0; n < kTurns; ++n) {
       if (token(n) >= count) break;
-      if (!prepares_q() && hv == key * p.heads_per_key) {
-        *reinterpret_cast<uint4*>(p.ring_k.at(slot, key, token(n)) + prepared_group() * kGroup * 2) = raw(n);
-      }
-      if constexpr (T::kKda) {
-        std::byte* gate = p.ring_gate.at(slot, hv, token(n));
+      std::byte* gate = p.ring_gate.at(slot, hv, token(n));
 #pragma unroll
-        for (int i = 0; i < 4; ++i) record_gate(gate, first_decay() + i, channels.a[n * 4 + i], channels.g[n * 4 + i]);
-      }
+      for (int i = 0; i < 4; ++i) record_gate(gate, first_decay() + i, channels.a[n * 4 + i], channels.g[n * 4 + i]);
     }
   }
   /// The ring takes g, or a as it came.

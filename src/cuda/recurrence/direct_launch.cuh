@@ -7,7 +7,8 @@
 namespace ringfold::cuda::direct {
 
 template <class T>
-__global__ void __launch_bounds__((kDirectWarps + 1) * 32) direct_kernel(const __grid_constant__ DirectParams p) {
+__global__ void __launch_bounds__((kDirectWarps + 1) * 32, T::kBlocks)
+    direct_kernel(const __grid_constant__ DirectParams p) {
   Block<T>(p, *reinterpret_cast<Shared<T>*>(dynamic_shared())).run();
 }
 

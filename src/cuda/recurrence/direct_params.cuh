@@ -66,6 +66,7 @@ struct Traits : exact::Traits<K_, StateBytes, Kda, exact::Source::window, kDirec
   static constexpr int kFirstDot = Kda ? kKd : kKey, kSecondDot = Kda ? kQd : kQuery;
   static constexpr int kVectors = Kda ? 4 : 2;
   static constexpr int kTokenFloats = kVectors * K_ + 4;       // and a Scalars
+  static constexpr int kBlocks = Kda ? 3 : 4;                  // that the registers of a multiprocessor suffice for
   static constexpr int kTurns = kDirectTokens / kDirectWarps;  // tokens that a warp prepares, at most
 };
 
