@@ -152,6 +152,10 @@ std::vector<Case> cuda_cases() {
         cases.fold(B, 1);
         cases.decode(B);
       }
+      for (const int64_t B : {2, 4, 16}) {  // where cuda.direct and cuda.exact may change places
+        for (const int64_t T : {1, 4}) cases.verify(T, B, Numerics::exact);
+        cases.decode(B);
+      }
       cases.verify(16, 256, Numerics::fast);
       for (const int64_t B : {1, 32}) cases.fold(B, CudaCases::kLayers);
       for (const int64_t B : {1, 32, 256}) {

@@ -15,10 +15,10 @@ struct Shape {
 constexpr Shape kShapes[] = {{1, 1, 64, 64},  {1, 2, 128, 128}, {1, 3, 60, 36},  {2, 2, 96, 80}, {1, 4, 5, 17},
                              {2, 6, 1, 1},    {1, 2, 256, 9},   {1, 1, 7, 256},  {2, 8, 16, 24}, {3, 3, 33, 64},
                              {1, 2, 128, 64}, {1, 1, 8, 1},     {2, 4, 64, 128}, {1, 1, 1, 40}};
-// What kernels of devices are made for: K of 64 or 128, V a multiple of 16, at most 16 tokens (of all rows together
-// where they are ragged, since the host does not know the bounds).
+// What kernels of devices are made for: K of 64 or 128, V a multiple of 16, at most 16 tokens, or 8 (of all rows
+// together where they are ragged, since the host does not know the bounds).
 constexpr Shape kTunedShapes[] = {{1, 2, 128, 128}, {2, 2, 64, 64}, {1, 3, 128, 64}, {1, 4, 64, 128}, {2, 4, 128, 16}};
-constexpr int64_t kTunedTokens = 16;
+constexpr int64_t kTunedTokens[] = {16, 8};
 constexpr int64_t kWindows[] = {4, 1, 3, 8, 2, 5, 17, 32};
 constexpr DType kFloats[] = {DType::f32, DType::bf16, DType::f16};
 constexpr Gate kGates[] = {Gate::gdn, Gate::kda_softplus, Gate::kda_safe};
@@ -50,7 +50,8 @@ Config tuned(Config c, int64_t i) {
   const Shape s = kTunedShapes[i % std::size(kTunedShapes)];
   c.H = s.H, c.HV = s.HV, c.K = s.K, c.V = s.V;
   if (c.layout == Layout::strided) c.layout = i % 2 == 0 ? Layout::dense : Layout::ragged;
-  c.window = std::min(c.window, c.layout == Layout::ragged ? kTunedTokens / c.rows : kTunedTokens);
+  const int64_t tokens = kTunedTokens[i / 2 % std::size(kTunedTokens)];
+  c.window = std::min(c.window, c.layout == Layout::ragged ? tokens / c.rows : tokens);
   c.seed += 1000;
   return c;
 }

@@ -6,6 +6,7 @@
 #include "cuda/common/device.h"
 #include "cuda/elementwise/elementwise.h"
 #include "cuda/layer/layer.h"
+#include "cuda/recurrence/direct.h"
 #include "cuda/recurrence/exact.h"
 #include "cuda/recurrence/general.h"
 #include "cuda/verify/fast.h"
@@ -64,6 +65,14 @@ std::span<const Implementation> implementations() {
     i.layer = nullptr;
     return i;
   }();
+  static const Implementation direct = [] {
+    Implementation i = exact;
+    i.name = "cuda.direct";
+    i.refusal = direct_refusal;
+    i.plan = direct_plan;
+    i.recurrence = direct_recurrence;
+    return i;
+  }();
   static const Implementation fast = {
       .name = "cuda.fast",
       .device = Device::cuda,
@@ -74,7 +83,7 @@ std::span<const Implementation> implementations() {
       .recurrence = fast_verify,
       .move_cursors = move_cursors,
   };
-  static const std::array list = {fast, exact, general};
+  static const std::array list = {fast, exact, direct, general};
   return list;
 }
 

@@ -63,6 +63,18 @@ ExactTiles exact_tiles(const Desc& d, const DeviceProperties& device) {
   return best;
 }
 
+DirectTiles direct_tiles(const Desc& d, const DeviceProperties& device) {
+  const auto tiles = [&](int warps) {
+    const int rows = warps * kDirectWarpRows;
+    return DirectTiles{warps, static_cast<int>((d.V + rows - 1) / rows)};
+  };
+  // Every block prepares all tokens of its row. So blocks are smaller only while that keeps more multiprocessors busy,
+  // and while there is a warp for each token.
+  DirectTiles t = tiles(kDirectWarps);
+  while (t.warps > 1 && d.window <= t.warps / 2 && 2 * d.rows * d.HV * t.v_parts <= device.sms) t = tiles(t.warps / 2);
+  return t;
+}
+
 FastTiles fast_tiles(const Desc& d, const DeviceProperties& device) {
   FastTiles t;
   // All of V in a block prepares the tokens only once; halves keep more multiprocessors busy with a small batch.

@@ -40,6 +40,20 @@ inline constexpr int kExactLineBytes = 128;
 /// The most threads of a block. Two such blocks share the registers of a multiprocessor.
 inline constexpr int kExactThreads = 256;
 
+/// Tiles of the exact recurrence without a pipeline. Comparable and printable.
+struct DirectTiles {
+  int warps = 4;    ///< of a block, which takes 8 rows of V in each; and there is one more
+  int v_parts = 1;  ///< of V; the last one's last warps may have no rows
+  bool operator==(const DirectTiles&) const = default;
+};
+
+DirectTiles direct_tiles(const Desc& desc, const DeviceProperties& device);
+
+/// The longest window, most warps of a block, rows of V of a warp. A warp prepares two tokens at most.
+inline constexpr int kDirectTokens = 8;
+inline constexpr int kDirectWarps = 4;
+inline constexpr int kDirectWarpRows = 8;
+
 /// Tiles of the verify with `fast` numerics. Comparable and printable.
 struct FastTiles {
   int rows = 128;   ///< of V, of a block

@@ -56,9 +56,9 @@ std::string why_not_served(const RigConfig& config, const std::string& impl) {
 }
 
 /// May a trace be skipped because the implementation does not serve it? Only kernels for a device that are made for
-/// some shapes and dtypes (cuda.exact: 16-bit activations), or for `fast` numerics, whose outputs no trace can compare
-/// bit for bit; the device's general implementation and all of the CPU's serve every trace.
-bool may_skip(const std::string& impl) { return impl == "cuda.exact" || impl == "cuda.fast"; }
+/// some shapes, dtypes and fold policies (cuda.exact: 16-bit activations), or for `fast` numerics, whose outputs no
+/// trace can compare bit for bit; the device's general implementation and all of the CPU's serve every trace.
+bool may_skip(const std::string& impl) { return impl == "cuda.exact" || impl == "cuda.direct" || impl == "cuda.fast"; }
 
 /// What kernels for devices are made for, for those that serve no shape of above.
 constexpr Shape kTunedShapes[] = {{1, 2, 64, 16, 5, 4}, {1, 1, 128, 32, 8, 3}, {2, 2, 64, 48, 3, 2}};

@@ -6,6 +6,8 @@
 #include <functional>
 #include <string>
 
+#include "cuda/common/divisor.h"
+#include "cuda/recurrence/direct.h"
 #include "cuda/recurrence/exact.h"
 
 namespace ringfold::cuda {
@@ -171,6 +173,64 @@ TEST(ExactTiles, SmallBatchesKeepAWarpForEachToken) {
   EXPECT_EQ(exact_tiles(describe(Op::verify, MixerKind::gdn, DType::f32, 64, 32, 1, 128, 128), h200).threads, 256);
 }
 
+/// What is wrong with these tiles of the kernel without a pipeline; empty: nothing.
+std::string fault(const Desc& d, const DirectTiles& t, const DeviceProperties& device) {
+  if (t.warps != 1 && t.warps != 2 && t.warps != 4) return "warps";
+  if (t.warps > kDirectWarps) return "more warps than the kernel has room for";
+  const int64_t rows = int64_t{t.warps} * kDirectWarpRows;
+  if (rows * t.v_parts < d.V || rows * (t.v_parts - 1) >= d.V) return "parts of V do not cover it, or are too many";
+  if (d.window > int64_t{t.warps} * (kDirectTokens / kDirectWarps)) return "more tokens than the warps prepare";
+  if (t.warps < kDirectWarps && d.window > t.warps) return "a warp prepares two tokens, where it need not";
+  const int64_t blocks = d.rows * d.HV * t.v_parts;
+  if (t.warps < kDirectWarps && blocks > device.sms) return "small blocks without need";
+  if (t.warps > 1 && d.window <= t.warps / 2 && 2 * blocks <= device.sms) return "idle multiprocessors";
+  return "";
+}
+
+TEST(DirectTiles, CoverVAndTheWindow) {
+  for (const Named& device : kDevices) {
+    for_each_request([&](const Desc& request) {
+      if (request.op == Op::fold || request.window > kDirectTokens) return;
+      Desc d = request;
+      for (d.V = 16; d.V <= kMaxHeadDim; d.V += 16) {
+        const DirectTiles t = direct_tiles(d, device.device);
+        EXPECT_EQ(fault(d, t, device.device), "") << device.name << ": " << to_string(d) << ": warps " << t.warps;
+        EXPECT_EQ(t, direct_tiles(d, device.device)) << "not pure";
+      }
+    });
+  }
+}
+
+// What the kernel is made for: about a block for each multiprocessor, or fewer where there are too few heads for that.
+TEST(DirectTiles, OneRequestOccupiesTheDevice) {
+  const DeviceProperties h200;
+  const auto tiles = [&](int64_t B, int64_t HV, int64_t T) {
+    return direct_tiles(describe(Op::verify, MixerKind::gdn, DType::f32, B, HV, T, 128, 128), h200);
+  };
+  EXPECT_EQ(tiles(1, 32, 1), (DirectTiles{4, 4}));  // 128 blocks
+  EXPECT_EQ(tiles(1, 32, 8), (DirectTiles{4, 4}));
+  EXPECT_EQ(tiles(8, 32, 4), (DirectTiles{4, 4}));
+  EXPECT_EQ(tiles(1, 16, 2), (DirectTiles{2, 8}));  // 128 blocks
+  EXPECT_EQ(tiles(1, 16, 3), (DirectTiles{4, 4}));  // a warp for each token is worth more
+  EXPECT_EQ(tiles(1, 4, 1), (DirectTiles{1, 16}));  // 64 blocks
+}
+
+TEST(DirectTiles, FaultsAreSeen) {
+  const DeviceProperties h200;
+  Desc d = describe(Op::verify, MixerKind::gdn, DType::f32, 1, 16, 2, 128, 128);
+  const auto wrong = [&](int warps, int v_parts) { return fault(d, DirectTiles{warps, v_parts}, h200); };
+  EXPECT_EQ(wrong(2, 8), "");
+  EXPECT_EQ(wrong(4, 4), "idle multiprocessors");
+  EXPECT_EQ(wrong(3, 6), "warps");
+  EXPECT_EQ(wrong(2, 7), "parts of V do not cover it, or are too many");
+  EXPECT_EQ(wrong(2, 9), "parts of V do not cover it, or are too many");
+  d.window = 4;
+  EXPECT_EQ(wrong(1, 16), "more tokens than the warps prepare");
+  EXPECT_EQ(wrong(2, 8), "a warp prepares two tokens, where it need not");
+  d.window = 2, d.rows = 8;
+  EXPECT_EQ(wrong(2, 8), "small blocks without need");
+}
+
 // The checks above can fail.
 TEST(ExactTiles, FaultsAreSeen) {
   const DeviceProperties h200;
@@ -195,6 +255,31 @@ TEST(ExactTiles, FaultsAreSeen) {
   EXPECT_EQ(most_heads_of_a_line(64, 1, 32), 32);
   EXPECT_EQ(most_heads_of_a_line(9, 4, 3), 3);
   EXPECT_EQ(most_heads_of_a_line(12, 5, 4), 3);
+}
+
+TEST(DirectRefusal, WhatIsLeftToOthers) {
+  const Desc good = describe(Op::verify, MixerKind::kda, DType::bf16, 8, 32, 8, 128, 48);
+  EXPECT_EQ(direct_refusal(good).needs, nullptr);
+  const auto refused = [&](auto change) {
+    Desc d = good;
+    change(d);
+    const char* needs = direct_refusal(d).needs;
+    return std::string(needs == nullptr ? "" : needs);
+  };
+  EXPECT_EQ(refused([](Desc& d) { d.window = 9; }), "needs a window of at most 8 tokens");
+  EXPECT_EQ(refused([](Desc& d) { d.fold_policy = FoldPolicy::lazy; }), "needs fold policy on_commit");
+  EXPECT_EQ(refused([](Desc& d) { d.HV = 65536; }), "needs at most 65535 value heads");
+  EXPECT_EQ(refused([](Desc& d) { d.K = 96; }), "needs K of 64 or 128");
+  EXPECT_EQ(refused([](Desc& d) { d.snapshots = true; }), "writes no snapshots");
+  EXPECT_EQ(refused([](Desc& d) { d.op = Op::decode, d.V = 24; }), "needs V to be a multiple of 16");
+  EXPECT_EQ(refused([](Desc& d) { d.op = Op::fold, d.window = 16; }), "");  // a fold is cuda.exact's
+}
+
+TEST(Divisor, DividesLikeTheMachine) {
+  EXPECT_EQ(Divisor().divides(12345), 12345);
+  for (const int divisor : {1, 2, 3, 4, 5, 7, 8, 12, 64, 255, 65535}) {
+    for (int n = 0; n <= 65535; ++n) ASSERT_EQ(Divisor(divisor).divides(n), n / divisor) << divisor;
+  }
 }
 
 TEST(ExactRefusal, WideStridesAreLeftToTheGeneralKernel) {

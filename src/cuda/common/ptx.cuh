@@ -89,6 +89,20 @@ __device__ __forceinline__ uint32_t load_2(const void* from) {
   return x;
 }
 
+/// The same of what the kernel itself writes later.
+__device__ __forceinline__ uint4 load_16_written(const void* from) {
+  uint4 x;
+  asm volatile("ld.global.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w) : "l"(from));
+  return x;
+}
+
+/// A load that the compiler does not put off either, until behind a branch for example, as it does with the others.
+__device__ __forceinline__ uint32_t load_4_at_once(const void* from) {
+  uint32_t x;
+  asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(x) : "l"(from));
+  return x;
+}
+
 /// Brings a line close.
 __device__ __forceinline__ void prefetch(const void* at) { asm volatile("prefetch.global.L1 [%0];" ::"l"(at)); }
 

@@ -41,11 +41,15 @@ __device__ inline float group_sum(const float* a, const float* b, int n) {
 /// remainder is not exact, are divided one by one.
 __device__ __forceinline__ void divide_all(float (&x)[arith::kGroup], float d) {
   const float y = S::div(1.0f, d);
-  bool plain = d < 0x1p60f;
+  // Of the bits of |x|, which are in the order of |x|, the largest; and the smallest less one, where 0 is the largest.
+  uint32_t largest = 0, smallest = UINT32_MAX;
 #pragma unroll
-  for (int i = 0; i < arith::kGroup; ++i)
-    plain = plain && (x[i] == 0 || (fabsf(x[i]) > 0x1p-60f && fabsf(x[i]) < 0x1p60f));
-  if (plain) {
+  for (int i = 0; i < arith::kGroup; ++i) {
+    const auto bits = static_cast<uint32_t>(S::bits(S::abs(x[i])));
+    largest = max(largest, bits), smallest = min(smallest, bits - 1);
+  }
+  const auto bits_of = [](float limit) { return static_cast<uint32_t>(S::bits(limit)); };
+  if (d < 0x1p60f && largest < bits_of(0x1p60f) && smallest >= bits_of(0x1p-60f)) {
 #pragma unroll
     for (int i = 0; i < arith::kGroup; ++i) {
       float q = S::mul(x[i], y);

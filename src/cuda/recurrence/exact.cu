@@ -55,8 +55,7 @@ Cut cut_of(const RecurrenceParams& p, const ExactTiles& tiles) {
 
 }  // namespace
 
-Refusal exact_refusal(const Desc& d) {
-  if (d.op != Op::verify && d.op != Op::decode && d.op != Op::fold) return {};
+Refusal layout_refusal(const Desc& d) {
   if (d.K != 64 && d.K != 128) return {"needs K of 64 or 128", "K", d.K};
   if (d.V % 16 != 0) return {"needs V to be a multiple of 16", "V", d.V};
   if (size_of(d.act_dtype) != 2) return {"needs bf16 or f16 activations"};
@@ -69,6 +68,12 @@ Refusal exact_refusal(const Desc& d) {
     return {"needs at most 2147483647 bytes between heads and between tokens", "stride", d.widest_stride};
   }
   if (d.layers * d.rows * d.HV > INT32_MAX) return {"needs at most 2147483647 heads", "rows", d.rows};
+  return {};
+}
+
+Refusal exact_refusal(const Desc& d) {
+  if (d.op != Op::verify && d.op != Op::decode && d.op != Op::fold) return {};
+  if (const Refusal r = layout_refusal(d); r.needs) return r;
   if (exact_tiles(d, current_device()).blocks == 0) return {"needs more shared memory than a block has", "T", d.window};
   return {};
 }

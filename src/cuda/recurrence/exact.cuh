@@ -1,10 +1,7 @@
 // The recurrence in the exact order for K = 64 and 128.
 //
-// Blocks are persistent: block (x, y) takes a range of consecutive (layer, row, value head), and part y of V. Mapping:
-// L = K/16 lanes share a row, lane c of them holding groups c and c+L of K; a thread holds R = L/2 rows (so 64 or 32
-// elements). Lane c keeps row r ^ (its low bits) in register r, so that each step of the sum's tree is one shuffle and
-// one addition, with no select; the two dots of a token are reduced together, the first step parting them (lanes of the
-// upper half read kd and qd the other way round).
+// Blocks are persistent: block (x, y) takes a range of consecutive (layer, row, value head), and part y of V. The state
+// lies in registers as exact_tile.cuh says, with R = L/2 rows in a thread (so 64 or 32 elements).
 //
 // Pipeline. While head i is computed, the token vectors (kd, qd, k, ..) of head i+1 are made, its state tile and its v
 // are on their way to shared memory (cp.async), and so are the raw q and k of head i+2. A warp copies the part of the
@@ -15,14 +12,15 @@
 #pragma once
 
 #include "cuda/recurrence/exact_lines.cuh"
+#include "cuda/recurrence/exact_tile.cuh"
 
 namespace ringfold::cuda::exact {
 
 template <class T>
-class Block : Lines<T> {
+class Block : Lines<T>, Tile<T> {
  public:
   __device__ Block(const ExactParams& params, const Layers& layers, const Cut& cut, std::byte* memory)
-      : Lines<T>(params, layers, cut, memory), c(lane / T::kSide), side(lane % T::kSide) {}
+      : Lines<T>(params, layers, cut, memory), Tile<T>{lane / T::kSide, lane % T::kSide} {}
 
   __device__ void run(int first, int last) {
     if (threadIdx.x < shared.barrier_count()) ptx::barrier_init(shared.barrier(threadIdx.x), warps() * kArrivals);
@@ -60,11 +58,13 @@ class Block : Lines<T> {
  private:
   using Base = Lines<T>;
   using Base::after, Base::at, Base::buffer, Base::fetch_gates, Base::fetch_inputs, Base::find_line, Base::history,
-      Base::in_ring, Base::make_gates, Base::make_vectors, Base::open_line, Base::parity, Base::read_group,
-      Base::records, Base::ring_row, Base::same_key, Base::warps, Base::zero_outputs, Base::act_dtype;
+      Base::in_ring, Base::make_gates, Base::make_vectors, Base::open_line, Base::parity, Base::records, Base::ring_row,
+      Base::same_key, Base::warps, Base::zero_outputs, Base::act_dtype;
   using Base::lane, Base::p, Base::shared, Base::warp;
   using typename Base::RawGates, typename Base::Turn;
-  using State = float[T::kRows][2][kGroup];
+  using Tile<T>::both_dots, Tile<T>::correction, Tile<T>::round, Tile<T>::twist_of, Tile<T>::update;
+  using Tile<T>::c, Tile<T>::side;
+  using typename Tile<T>::State;
 
   /// Starts the copies of this warp's part of a head's tile and of its v.
   __device__ void fetch_tile(const Turn& at_head) const {
@@ -108,11 +108,6 @@ class Block : Lines<T> {
     }
   }
 
-  /// Which row lies in register 0 of lane c: the bits of c that the sum's steps part rows by.
-  static __device__ __forceinline__ int twist_of(int c) {
-    return T::kFromRing ? c >> 1 & (T::kRows - 1) : c & (T::kRows - 1);
-  }
-
   __device__ void load_state(State& s) const {
     if constexpr (T::kStateBytes == 4) {
       read_tile([&](int r, int g, const uint4& low, const uint4& high) {
@@ -147,89 +142,7 @@ class Block : Lines<T> {
 
   /// Stores the tile of a head into the slot whose head 0 is at `slot`.
   __device__ void store_state(const State& s, std::byte* slot, int hv) const {
-    constexpr int pitch = T::kRowBytes;
-    std::byte* rows = slot + static_cast<int64_t>(hv) * p.state_head + (warp * T::kWarpRows + side * T::kRows) * pitch;
-    // A sector of 32 bytes that is written in two instructions costs the memory twice. So neighbours c and c^1, which
-    // have half of each, write the same row at a time.
-    const int c = ptx::opaque(this->c), twist = twist_of(c & ~1);
-    constexpr int kFlip = T::kFromRing ? 0 : 1;  // the neighbour has the same row in register r ^ kFlip
-    const bool odd = c & 1;
-    if constexpr (T::kStateBytes == 2) {
-      with_16_bit(p.state.dtype, [&](DType dtype) {
-#pragma unroll
-        for (int r = 0; r < T::kRows; ++r) {
-#pragma unroll
-          for (int g = 0; g < 2; ++g) {
-            const uint4 mine = narrow_8(dtype, s[r][g]), flipped = narrow_8(dtype, s[r ^ kFlip][g]);
-            *reinterpret_cast<uint4*>(rows + (r ^ twist) * pitch + (g * T::kLanes + c) * kGroup * 2) =
-                odd ? flipped : mine;
-          }
-        }
-      });
-    } else {
-      // A group is one sector, in one lane, as two pieces of 16 bytes: the neighbours trade halves, write the even
-      // lane's group, then the odd lane's.
-      std::byte* at = rows + ((c & ~1) * kGroup + (odd ? 4 : 0)) * 4;
-#pragma unroll
-      for (int r = 0; r < T::kRows; ++r) {
-        std::byte* row = at + (r ^ twist) * pitch;
-#pragma unroll
-        for (int g = 0; g < 2; ++g) {
-          float first[4], second[4];
-#pragma unroll
-          for (int i = 0; i < 4; ++i) {
-            const float low = odd ? s[r ^ kFlip][g][i] : s[r][g][i];
-            const float high = odd ? s[r ^ kFlip][g][i + 4] : s[r][g][i + 4];
-            const float traded = __shfl_xor_sync(kAllLanes, odd ? low : high, T::kSide);
-            first[i] = odd ? traded : low;
-            second[i] = odd ? high : traded;
-          }
-          std::byte* to = row + g * T::kLanes * kGroup * 4;
-          *reinterpret_cast<float4*>(to) = {first[0], first[1], first[2], first[3]};
-          *reinterpret_cast<float4*>(to + kGroup * 4) = {second[0], second[1], second[2], second[3]};
-        }
-      }
-    }
-  }
-
-  /// x[r] = the part of row r's sum that this lane's two groups make. `vector` is at the first of them, and is
-  /// multiplied by `decay` where it is decaying.
-  template <bool decaying = false>
-  __device__ __forceinline__ void dot(const State& s, const float* vector, float (&x)[T::kRows],
-                                      float decay = 1) const {
-#pragma unroll
-    for (int g = 0; g < 2; ++g) {
-      float vec[kGroup];
-      read_group(vector, g * T::kLanes, vec);
-      if constexpr (decaying) {
-#pragma unroll
-        for (int i = 0; i < kGroup; ++i) vec[i] = S::mul(vec[i], decay);
-      }
-#pragma unroll
-      for (int r = 0; r < T::kRows; ++r) {
-        const float sum = group_sum(s[r][g], vec, kGroup);
-        x[r] = g == 0 ? sum : S::add(x[r], sum);
-      }
-    }
-  }
-
-  /// The rest of the tree: `rows` values become one, each step one shuffle for each value that stays.
-  template <int rows, int step>
-  static __device__ __forceinline__ float reduce(float* x) {
-    if constexpr (rows == 1) {
-      if constexpr (step == 0) {
-        return x[0];
-      } else {
-        x[0] = S::add(x[0], __shfl_xor_sync(kAllLanes, x[0], step * T::kSide));
-        return reduce<1, step / 2>(x);
-      }
-    } else {
-#pragma unroll
-      for (int r = 0; r < rows / 2; ++r) {
-        x[r] = S::add(x[r], __shfl_xor_sync(kAllLanes, x[r + rows / 2], step * T::kSide));
-      }
-      return reduce<rows / 2, step / 2>(x);
-    }
+    this->store(s, p.state.dtype, slot + static_cast<int64_t>(hv) * p.state_head + warp * T::kWarpRows * T::kRowBytes);
   }
 
   __device__ __forceinline__ void compute(const Turn& now, bool more) const {
@@ -274,7 +187,7 @@ class Block : Lines<T> {
       const int cut = rounds != 0 ? t + __ffs(static_cast<int>(rounds)) : INT32_MAX;
       if (cut <= stop && (T::kFromRing || replays)) {
         run_steps<true>(s, line, now, t, cut);
-        round_state(s);
+        round(s, p.state.dtype);
         if (cut < stop) {
           t = cut;
           continue;
@@ -291,13 +204,6 @@ class Block : Lines<T> {
     } while (t >= 0);
   }
 
-  __device__ __forceinline__ void round_state(State& s) const {
-    with_16_bit(p.state.dtype, [&](DType dtype) {
-#pragma unroll
-      for (int i = 0; i < T::kRows * 2; ++i) widen_8(dtype, narrow_8(dtype, s[i / 2][i % 2]), s[i / 2][i % 2]);
-    });
-  }
-
   /// Steps first .. stop-1, which come from the ring, or from the window.
   template <bool ring>
   __device__ __forceinline__ void run_steps(State& s, const Line& line, const Turn& now, int first, int stop) const {
@@ -308,11 +214,11 @@ class Block : Lines<T> {
     }
   }
 
-  template <bool ring, bool round>
+  template <bool ring, bool rounds>
   __device__ __forceinline__ void run_steps(State& s, const Line& line, const Turn& now, int first, int stop) const {
     const int hv = now.hv;
-    const int row = warp * T::kWarpRows + side * T::kRows + twist_of(c);  // whose sums end in this lane
-    const bool upper = !ring && c >= T::kLanes / 2;                       // ends with the q dot
+    const int row = warp * T::kWarpRows + Tile<T>::row();
+    const bool upper = !ring && Tile<T>::upper();
     std::byte* out = nullptr;
     if constexpr (!ring) {
       out = at(line.out, p.out_at, first - history(line), hv) + row * (p.out.dtype == DType::f32 ? 4 : 2);
@@ -324,9 +230,10 @@ class Block : Lines<T> {
     for (int t = first; t < stop; ++t) {
       const Scalars token = shared.scalars(buffer(now), t);
       const float v = widen_2(act_dtype(), peek<uint16_t>(v_at, 0)).x;
-      float u, x[T::kRows];
+      float u;
       if constexpr (ring) {
-        dot<!T::kHasKd>(s, vectors + (T::kHasKd ? T::kKd : T::kKey) * T::K, x, token.decay);
+        float x[T::kRows];
+        Tile<T>::template dot<!T::kHasKd>(s, vectors + (T::kHasKd ? T::kKd : T::kKey) * T::K, x, token.decay);
         if constexpr (!T::kFromRing) {  // both halves of the lanes
 #pragma unroll
           for (int r = 0; r < T::kRows; ++r) {
@@ -334,53 +241,20 @@ class Block : Lines<T> {
           }
         }
         constexpr int kNext = T::kFromRing ? T::kLanes / 2 : T::kLanes / 4;
-        u = arith::correction<S>(token.beta, v, reduce<T::kRows, kNext>(x));
+        u = arith::correction<S>(token.beta, v, Tile<T>::template reduce<T::kRows, kNext>(x));
       } else {
-        dot(s, vectors + own, x);
-        float y[T::kRows];
-        dot(s, vectors + other, y);
-#pragma unroll
-        for (int r = 0; r < T::kRows; ++r) {
-          x[r] = S::add(x[r], __shfl_xor_sync(kAllLanes, y[r], T::kLanes / 2 * T::kSide));
-        }
-        const float sum = reduce<T::kRows, T::kLanes / 4>(x);
-        const float mine = arith::correction<S>(token.beta, v, sum);
-        const float theirs = __shfl_xor_sync(kAllLanes, mine, T::kLanes / 2 * T::kSide);
-        u = upper ? theirs : mine;
+        const float sum = both_dots(s, vectors + own, vectors + other, token.decay);
+        u = correction(upper, token.beta, v, sum);
         if (upper) store_one(p.out.dtype, out, 0, arith::output<S>(u, token.kq, sum));
         if (t + 1 == stop && !p.write_state) break;  // nobody will see the last update
         out += p.out_at.token;
       }
       update(s, vectors, token.decay, u);
-      if constexpr (round) round_state(s);
+      if constexpr (rounds) round(s, p.state.dtype);
       v_at += shared.threads;
       vectors += T::kTokenFloats;
     }
   }
-
-  /// `vectors`: those of the token, from this lane's first group on.
-  __device__ __forceinline__ void update(State& s, const float* vectors, float decay, float u) const {
-    // Row r ^ twist is in register r; its u is in the lane whose twist differs by r.
-    float us[T::kRows];
-    us[0] = u;
-#pragma unroll
-    for (int r = 1; r < T::kRows; ++r) us[r] = __shfl_xor_sync(kAllLanes, u, (T::kFromRing ? 2 * r : r) * T::kSide);
-#pragma unroll
-    for (int g = 0; g < 2; ++g) {
-      float k[kGroup], d[kGroup];
-      read_group(vectors + T::kKey * T::K, g * T::kLanes, k);
-      if constexpr (T::kKda) read_group(vectors + T::kDecay * T::K, g * T::kLanes, d);
-#pragma unroll
-      for (int r = 0; r < T::kRows; ++r) {
-#pragma unroll
-        for (int i = 0; i < kGroup; ++i) {
-          s[r][g][i] = arith::updated<S>(s[r][g][i], T::kKda ? d[i] : decay, us[r], k[i]);
-        }
-      }
-    }
-  }
-
-  const int c, side;
 };
 
 }  // namespace ringfold::cuda::exact

@@ -5,6 +5,8 @@
 
 namespace ringfold::cuda {
 
+/// What the kernels' layout of states and inputs needs, whatever their tiles. Of verify, decode and fold.
+detail::Refusal layout_refusal(const Desc& desc);
 detail::Refusal exact_refusal(const Desc& desc);
 Plan exact_plan(const Desc& desc);
 Status exact_recurrence(const detail::RecurrenceParams& p, const Desc& desc);

@@ -8,16 +8,22 @@
 #include "cuda/common/ptx.cuh"
 #include "cuda/common/warp.cuh"
 #include "cuda/recurrence/exact_types.cuh"
+#include "cuda/recurrence/exact_vectors.cuh"
 
 namespace ringfold::cuda::exact {
 
 /// A step of a line is a row of the slot's history that is replayed, or a token of the row's own: of its window, or
 /// accepted in the ring.
 template <class T>
-class Lines {
+class Lines : protected Preparation<T> {
  protected:
+  using Preparation<T>::first_decay, Preparation<T>::normalise, Preparation<T>::prepared_group,
+      Preparation<T>::prepares, Preparation<T>::prepares_q, Preparation<T>::share_decays, Preparation<T>::write;
+  using Preparation<T>::lane;
+
   __device__ Lines(const ExactParams& params, const Layers& layers, const Cut& cut, std::byte* memory)
-      : p(params),
+      : Preparation<T>{static_cast<int>(threadIdx.x % 32)},
+        p(params),
         layers_(layers),
         origins_(cut.origins),
         shared{memory,
@@ -26,7 +32,6 @@ class Lines {
                cut.tiles.heads_of_line,
                cut.tiles.vector_buffers,
                cut.tiles.raw_steps},
-        lane(threadIdx.x % 32),
         warp(threadIdx.x / 32) {}
 
   /// A head's turn: its number, its key head, and in one register, which the token loop has not two of, the buffer of
@@ -248,11 +253,7 @@ class Lines {
     ptx::commit_copies();
   }
 
-  /// When a warp prepares a token, its lower 16 lanes have the groups of k, the upper ones those of q.
-  __device__ int prepared_group() const { return lane % 16; }
-  __device__ bool prepares_q() const { return lane >= 16; }
-  __device__ bool prepares() const { return prepared_group() < T::K / kGroup && !(T::kFromRing && prepares_q()); }
-  /// The same for step t: there is no q in the ring, its lanes get zeros.
+  /// Does this lane prepare a group of step t? There is no q in the ring, its lanes get zeros.
   __device__ bool prepares(const Line& line, int t) const { return prepares() && !(in_ring(line, t) && prepares_q()); }
   __device__ const std::byte* prepared_source(const Line& line, int key, int t) const {
     const int own = t - history(line);
@@ -280,33 +281,23 @@ class Lines {
     const Gates* gates = shared.gates(at_head.line(), hv - line.first_hv);
 #pragma unroll 1
     for (int t = first_token(at_head); t < count; t += warps()) {
-      float x[kGroup] = {}, decay[kGroup], kq = 0;
+      float x[1][kGroup] = {}, decay[kGroup], kq[1] = {0};
       if (same_key) {
-        if (prepares()) read_group(shared.vector(from, t, prepares_q() ? T::kQuery : T::kKey), prepared_group(), x);
-        if (!T::kFromRing) kq = shared.scalars(from, t).kq;
+        if (prepares())
+          read_group<T>(shared.vector(from, t, prepares_q() ? T::kQuery : T::kKey), prepared_group(), x[0]);
+        if (!T::kFromRing) kq[0] = shared.scalars(from, t).kq;
       } else {
-        normalise(line, at_head, t, x, kq);
+        fetched_inputs(line, at_head, t, x[0]);
+        normalise(p, x, kq);
       }
-      if (lane == 0) shared.scalars(to, t) = {gates[t].beta, gates[t].decay, kq};
+      if (lane == 0) shared.scalars(to, t) = {gates[t].beta, gates[t].decay, kq[0]};
       make_decay(line, hv, t, gates, decay);
-      if (!prepares()) continue;
-      const int group = prepared_group();
-      if (!prepares_q()) {
-        store_group(shared.vector(to, t, T::kKey), group, x);
-      } else if (T::kReuses) {
-        store_group(shared.vector(to, t, T::kQuery), group, x);
-      }
-      if constexpr (T::kHasKd) {
-#pragma unroll
-        for (int i = 0; i < kGroup; ++i) x[i] = S::mul(x[i], decay[i]);
-        store_group(shared.vector(to, t, prepares_q() ? T::kQd : T::kKd), group, x);
-      }
-      if (T::kKda && !prepares_q()) store_group(shared.vector(to, t, T::kDecay), group, decay);
+      if (prepares()) write(shared.vector(to, t, 0), x[0], decay);
     }
   }
 
-  /// This lane's group of k or q of step t, after l2norm and scale; k.q; the ring's k.
-  __device__ void normalise(const Line& line, const Turn& at_head, int t, float (&x)[kGroup], float& kq) const {
+  /// This lane's group of k or q of step t, which goes to the ring on the way.
+  __device__ void fetched_inputs(const Line& line, const Turn& at_head, int t, float (&x)[kGroup]) const {
     uint4 raw = {};
     if (prepares(line, t)) {
       const std::byte* source = prepared_source(line, at_head.key, t);
@@ -318,38 +309,6 @@ class Lines {
       std::byte* ring = at(line.ring_k, p.ring_k_at, ring_row(line, t), at_head.key);
       *reinterpret_cast<uint4*>(ring + prepared_group() * kGroup * 2) = raw;
     }
-    if (p.qk_l2norm) {
-      const float norm = arith::l2_divisor<S>(tree_16(group_sum(x, x, kGroup)));
-      divide_all(x, norm);
-    }
-    if constexpr (!T::kFromRing) {
-      const float scale = prepares_q() ? p.scale : 1.0f;  // a product with 1 is exact
-      float other[kGroup];
-#pragma unroll
-      for (int i = 0; i < kGroup; ++i) {
-        x[i] = S::mul(x[i], scale);
-        other[i] = __shfl_xor_sync(kAllLanes, x[i], 16);
-      }
-      kq = tree_16(group_sum(x, other, kGroup));
-    }
-  }
-
-  /// The tree over the K/8 groups, lane g of 16 holding group g; the result in all of them.
-  static __device__ float tree_16(float x) {
-#pragma unroll
-    for (int s = T::K / 16; s >= 1; s /= 2) x = S::add(x, __shfl_xor_sync(kAllLanes, x, s));
-    return x;
-  }
-
-  static __device__ void store_group(float* to, int group, const float (&x)[kGroup]) {
-    *reinterpret_cast<float4*>(to + at_half<T>(group, 0)) = {x[0], x[1], x[2], x[3]};
-    *reinterpret_cast<float4*>(to + at_half<T>(group, 1)) = {x[4], x[5], x[6], x[7]};
-  }
-  static __device__ __forceinline__ void read_group(const float* vector, int group, float (&x)[kGroup]) {
-    const float4 low = *reinterpret_cast<const float4*>(vector + at_half<T>(group, 0));
-    const float4 high = *reinterpret_cast<const float4*>(vector + at_half<T>(group, 1));
-    x[0] = low.x, x[1] = low.y, x[2] = low.z, x[3] = low.w;
-    x[4] = high.x, x[5] = high.y, x[6] = high.z, x[7] = high.w;
   }
 
   /// Parameters of the gate of a line's layer.
@@ -377,8 +336,7 @@ class Lines {
 #pragma unroll
       for (int i = 0; i < kGroup; ++i) decay[i] = all;
     } else {
-      // The k lane computes the first four, the q lane of the same group the others.
-      const int k0 = prepared_group() * kGroup + (prepares_q() ? 4 : 0);
+      const int k0 = first_decay();
       const bool recorded = in_ring(line, t), there = prepared_group() < T::K / kGroup;
       const std::byte* from = recorded ? ring_gate(line, t, hv) : at(line.a, p.a_at, t - history(line), hv);
       const DType dtype = recorded ? p.ring_gate.dtype : p.a.dtype;
@@ -396,12 +354,7 @@ class Lines {
         if (records_it) record_gate(ring_gate(line, t, hv), from, k0 + i, mine[i]);
         mine[i] = arith::exp<S>(mine[i]);
       }
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const float other = __shfl_xor_sync(kAllLanes, mine[i], 16);
-        decay[i] = prepares_q() ? other : mine[i];
-        decay[i + 4] = prepares_q() ? mine[i] : other;
-      }
+      share_decays(mine, decay);
     }
   }
 
@@ -416,7 +369,7 @@ class Lines {
   const Layers& layers_;
   const Origin (&origins_)[kAddresses];
   const Shared<T> shared;
-  const int lane, warp;
+  const int warp;
 };
 
 }  // namespace ringfold::cuda::exact

@@ -65,16 +65,16 @@ struct ExactParams : RecurrenceParams {
 /// Where the tokens come from: the ring alone (fold), a window, or a window behind a history in the ring.
 enum class Source { ring, window, history };
 
-/// What is known at compile time. StateBytes: 4, or 2 for bf16 and f16.
-template <int K_, int StateBytes, bool Kda, Source From>
+/// What is known at compile time. StateBytes: 4, or 2 for bf16 and f16. WarpRows: of V, in a warp.
+template <int K_, int StateBytes, bool Kda, Source From, int WarpRows = 16>
 struct Traits {
   static constexpr int K = K_;
   static constexpr int kStateBytes = StateBytes;
   static constexpr bool kKda = Kda, kFromRing = From == Source::ring, kHistory = From == Source::history;
-  static constexpr int kLanes = K / 16;                    // that share a row
-  static constexpr int kRows = kLanes / 2;                 // of V, in one thread
-  static constexpr int kSide = 32 / kLanes;                // row groups of a warp; lane = c * kSide + side
-  static constexpr int kWarpRows = 16;                     // kSide * kRows
+  static constexpr int kLanes = K / 16;      // that share a row
+  static constexpr int kSide = 32 / kLanes;  // row groups of a warp; lane = c * kSide + side
+  static constexpr int kWarpRows = WarpRows;
+  static constexpr int kRows = kWarpRows / kSide;          // of V, in one thread
   static constexpr int kHalves = StateBytes == 4 ? 2 : 1;  // 16-byte chunks of a group
   static constexpr int kChunks = kRows * 2 * kHalves;      // of a thread
   static constexpr int kRowBytes = K * StateBytes;         // of a row in memory
@@ -166,6 +166,18 @@ struct Shared {
 template <class T>
 __device__ __forceinline__ int at_half(int group, int half) {
   return half * (T::K / 2) + group * 4;
+}
+template <class T>
+__device__ __forceinline__ void store_group(float* vector, int group, const float (&x)[kGroup]) {
+  *reinterpret_cast<float4*>(vector + at_half<T>(group, 0)) = {x[0], x[1], x[2], x[3]};
+  *reinterpret_cast<float4*>(vector + at_half<T>(group, 1)) = {x[4], x[5], x[6], x[7]};
+}
+template <class T>
+__device__ __forceinline__ void read_group(const float* vector, int group, float (&x)[kGroup]) {
+  const float4 low = *reinterpret_cast<const float4*>(vector + at_half<T>(group, 0));
+  const float4 high = *reinterpret_cast<const float4*>(vector + at_half<T>(group, 1));
+  x[0] = low.x, x[1] = low.y, x[2] = low.z, x[3] = low.w;
+  x[4] = high.x, x[5] = high.y, x[6] = high.z, x[7] = high.w;
 }
 
 }  // namespace ringfold::cuda::exact

@@ -94,10 +94,7 @@ Status fast_verify(const RecurrenceParams& params, const Desc& desc) {
   const FastTiles tiles = fast_tiles(desc, current_device());
   p.v_parts = tiles.v_parts;
   p.heads_of_key = p.HV / p.H;
-  const auto divisor = [](int n) {
-    return fast::Divisor{n == 1 ? 0 : static_cast<uint32_t>((uint64_t{1} << 32) / static_cast<uint32_t>(n) + 1)};
-  };
-  p.by_parts = divisor(p.v_parts), p.by_heads_of_key = divisor(p.heads_of_key);
+  p.by_parts = Divisor(p.v_parts), p.by_heads_of_key = Divisor(p.heads_of_key);
   const int by_tokens = tiles.tokens == 4 ? 0 : tiles.tokens == 8 ? 1 : 2;
   const int shared = static_cast<int>(current_device().shared_bytes_per_sm);
   if (p.history) return history_instances(p.K, p.state.dtype, tiles.rows)[by_tokens](p, shared);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "cuda/common/convert.cuh"
+#include "cuda/common/divisor.h"
 #include "cuda/common/gate.cuh"
 #include "cuda/common/judging.cuh"
 #include "cuda/common/ptx.cuh"
@@ -19,15 +20,6 @@ struct Place {
 
   __device__ __forceinline__ std::byte* at(int index, int which_head, int more = 0) const {
     return data + static_cast<int64_t>(index) * row + (which_head * head + more);
-  }
-};
-
-/// n / divisor for n * divisor < 2^32.
-struct Divisor {
-  uint32_t magic = 0;  // 0: divisor 1
-
-  __device__ __forceinline__ int divides(int n) const {
-    return magic == 0 ? n : static_cast<int>(__umulhi(static_cast<uint32_t>(n), magic));
   }
 };
 

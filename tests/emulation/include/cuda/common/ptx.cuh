@@ -29,6 +29,9 @@ inline uint2 load_8(const void* from) { return emulation::load<uint2>(from); }
 inline uint32_t load_4(const void* from) { return emulation::load<uint32_t>(from); }
 inline uint32_t load_2(const void* from) { return emulation::load<uint16_t>(from); }
 
+inline uint4 load_16_written(const void* from) { return emulation::load<uint4>(from); }
+inline uint32_t load_4_at_once(const void* from) { return emulation::load<uint32_t>(from); }
+
 inline void prefetch(const void*) {}
 
 inline uint32_t half_of(uint32_t pair, int i) { return i & 1 ? pair >> 16 : pair & 0xffff; }
