@@ -129,7 +129,7 @@ class Block : exact::Preparation<T>, exact::Tile<T> {
     Copies copies;
     if (p.records) fetch_copies(copies, index);
     facts.slot = slot = static_cast<int>(ptx::opaque(slot));
-    if (in_pool(slot) && p.pending) facts.pending = p.pending.at(0, slot);
+    if (in_pool(slot) && p.pending) facts.pending = read_unordered(p.pending.at(0, slot));
     const float beta = arith::sigmoid<S>(of_bits(p.b_dtype, b));
     float g = 0, decay = 0;
     if constexpr (!T::kKda) {
