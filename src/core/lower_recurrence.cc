@@ -409,6 +409,8 @@ Status lower_verify(Op op, const VerifyArgs& args, RecurrenceParams* p, Desc* de
     p->snapshots = window_array(s, ragged);
     desc->snapshots = true;
     p->snapshot_v_stride = s.stride[s.rank - 2];
+    desc->packed_rows = desc->packed_rows && p->snapshot_v_stride == K.size;
+    desc->state_alignment = std::min(desc->state_alignment, alignment({p->snapshots}, p->snapshot_v_stride));
   }
   desc->widest_stride = widest_stride(*p);
   return {};

@@ -57,6 +57,7 @@ direct::DirectParams params_of(const RecurrenceParams& p) {
 Refusal direct_refusal(const Desc& d) {
   if (d.op != Op::verify && d.op != Op::decode) return exact_refusal(d);
   if (d.fold_policy != FoldPolicy::on_commit) return {"needs fold policy on_commit"};
+  if (d.snapshots) return {"writes no snapshots"};
   if (d.window > kDirectTokens) return {"needs a window of at most 8 tokens", "T", d.window};
   if (d.HV > kMostGridRows) return {"needs at most 65535 value heads", "HV", d.HV};
   return layout_refusal(d);

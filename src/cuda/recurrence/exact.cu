@@ -50,6 +50,7 @@ Cut cut_of(const RecurrenceParams& p, const ExactTiles& tiles) {
     cut.origins[kInB] = parameter(p.dt_bias, p.dt_bias_layer_stride);
   }
   cut.origins[kState] = cut.origins[kTarget] = cut.origins[kTrack] = origin(p.state, p.K);
+  if (p.snapshots) cut.origins[kTrack] = origin(p.snapshots, p.K);
   return cut;
 }
 
@@ -60,7 +61,7 @@ Refusal layout_refusal(const Desc& d) {
   if (d.V % 16 != 0) return {"needs V to be a multiple of 16", "V", d.V};
   if (size_of(d.act_dtype) != 2) return {"needs bf16 or f16 activations"};
   if (!d.packed_rows) return {"needs the rows of V of a state without gaps"};
-  if (d.snapshots) return {"writes no snapshots"};
+  if (d.snapshots && d.history_rows > 0) return {"writes no snapshots behind a history"};
   if (d.input_alignment < 16)
     return {"needs q, k, v and ring rows aligned to 16 bytes", "alignment", d.input_alignment};
   if (d.state_alignment < 16) return {"needs state rows aligned to 16 bytes", "alignment", d.state_alignment};

@@ -58,8 +58,8 @@ class Block : Lines<T>, Tile<T> {
  private:
   using Base = Lines<T>;
   using Base::after, Base::at, Base::buffer, Base::fetch_gates, Base::fetch_inputs, Base::find_line, Base::history,
-      Base::in_ring, Base::make_gates, Base::make_vectors, Base::open_line, Base::parity, Base::records, Base::ring_row,
-      Base::same_key, Base::warps, Base::zero_outputs, Base::act_dtype;
+      Base::in_ring, Base::make_gates, Base::make_vectors, Base::open_line, Base::origins_, Base::parity, Base::records,
+      Base::ring_row, Base::same_key, Base::warps, Base::zero_outputs, Base::act_dtype;
   using Base::lane, Base::p, Base::shared, Base::warp;
   using typename Base::RawGates, typename Base::Turn;
   using Tile<T>::both_dots, Tile<T>::correction, Tile<T>::round, Tile<T>::twist_of, Tile<T>::update;
@@ -145,6 +145,14 @@ class Block : Lines<T>, Tile<T> {
     this->store(s, p.state.dtype, slot + static_cast<int64_t>(hv) * p.state_head + warp * T::kWarpRows * T::kRowBytes);
   }
 
+  /// And into the snapshot of step t of a window.
+  __device__ void store_snapshot(const State& s, const Line& line, int t, int hv) const {
+    const int64_t head = p.snapshots.head_stride * T::kStateBytes;
+    this->store(s, p.state.dtype,
+                line.track + t * origins_[kTrack].token + hv * head + warp * T::kWarpRows * T::kRowBytes);
+  }
+  __device__ bool takes_snapshots() const { return T::kWindow && p.snapshots; }
+
   __device__ __forceinline__ void compute(const Turn& now, bool more) const {
     const Line& line = shared.line(now.line());
     State s;
@@ -181,7 +189,7 @@ class Block : Lines<T>, Tile<T> {
       const bool replays = T::kHistory && t < line.history;
       // Stop for the snapshot, or where the checkpoint takes the history.
       const bool tracked = (T::kFromRing || T::kHistory) && t <= line.track_step;
-      const int stop = replays ? line.history : tracked ? line.track_step + 1 : line.count;
+      const int stop = replays ? line.history : tracked ? line.track_step + 1 : takes_snapshots() ? t + 1 : line.count;
       // A 16-bit state is rounded where a commit of the history ended.
       const uint32_t rounds = T::kStateBytes == 2 && t < 32 ? line.rounds >> t : 0;
       const int cut = rounds != 0 ? t + __ffs(static_cast<int>(rounds)) : INT32_MAX;
@@ -196,6 +204,11 @@ class Block : Lines<T>, Tile<T> {
         if constexpr (T::kHistory) run_steps<true>(s, line, now, t, stop);
       } else {
         run_steps<T::kFromRing>(s, line, now, t, stop);
+      }
+      if (takes_snapshots()) store_snapshot(s, line, t, hv);
+      if (takes_snapshots() && stop < line.count) {
+        t = stop;
+        continue;
       }
       if (tracked || (!replays && (T::kFromRing || p.write_state))) {
         store_state(s, tracked ? line.track : line.target, now.hv);
@@ -246,7 +259,7 @@ class Block : Lines<T>, Tile<T> {
         const float sum = both_dots(s, vectors + own, vectors + other, token.decay);
         u = correction(upper, token.beta, v, sum);
         if (upper) store_one(p.out.dtype, out, 0, arith::output<S>(u, token.kq, sum));
-        if (t + 1 == stop && !p.write_state) break;  // nobody will see the last update
+        if (t + 1 == stop && !p.write_state && !takes_snapshots()) break;  // nobody will see the last update
         out += p.out_at.token;
       }
       update(s, vectors, token.decay, u);

@@ -147,7 +147,7 @@ class Lines : protected Preparation<T> {
     const Origin& of = origins_[lane];
     const int v0 = blockIdx.y * (blockDim.x / 2);
     std::byte* address = of.data + v0 * of.v + layer * of.layer;
-    if (lane <= kOut) {
+    if (lane <= kOut || (T::kWindow && lane == kTrack)) {
       address += p.window_row(row) * of.row + p.window_token(row) * of.token;
     } else {
       int64_t of_slot = slot;

@@ -70,7 +70,8 @@ template <int K_, int StateBytes, bool Kda, Source From, int WarpRows = 16>
 struct Traits {
   static constexpr int K = K_;
   static constexpr int kStateBytes = StateBytes;
-  static constexpr bool kKda = Kda, kFromRing = From == Source::ring, kHistory = From == Source::history;
+  static constexpr bool kKda = Kda, kFromRing = From == Source::ring, kHistory = From == Source::history,
+                        kWindow = From == Source::window;
   static constexpr int kLanes = K / 16;      // that share a row
   static constexpr int kSide = 32 / kLanes;  // row groups of a warp; lane = c * kSide + side
   static constexpr int kWarpRows = WarpRows;
