@@ -30,6 +30,9 @@ RECURRENCE = "src/cpu/recurrence-inl.h"
 JUDGE = "src/core/judge.h"
 HISTORY = "src/core/history.h"
 LAYER = "src/cpu/layer-inl.h"
+EXACT = "src/cuda/recurrence/exact.cuh"
+LINES = "src/cuda/recurrence/exact_lines.cuh"
+TILE = "src/cuda/recurrence/exact_tile.cuh"
 
 
 @dataclass
@@ -152,6 +155,36 @@ FAULTS = [
     Fault("an fma of the canonical sum split in two", "Fingerprints",
           shared=(Edit(ARITH, "return first ? O::mul(a, b) : O::fma(a, b, chain);",
                        "return first ? O::mul(a, b) : O::add(O::mul(a, b), chain);"),)),
+    # Of the CUDA kernels.
+    Fault("cuda.exact does not wait for a head's inputs", "C9_cuda_exact C1_cuda_exact C8_cuda_exact",
+          cuda=(Edit(EXACT, "ptx::wait_copies<1>();  // the inputs of the next head are there",
+                     "ptx::wait_copies<3>();  // the inputs of the next head are there"),)),
+    Fault("cuda.exact does not wait until a buffer of token vectors has been read", "C9_cuda_exact C4_cuda_exact C8_cuda_exact",
+          cuda=(Edit(LINES, "      ptx::barrier_wait(shared.read(buffer(at_head)), parity(at_head) ^ 1);\n", ""),)),
+    Fault("cuda.exact never says that token vectors are made", "C9_cuda_exact",
+          cuda=(Edit(LINES, "    ptx::barrier_arrive(shared.made(buffer(at_head)));\n", ""),)),
+    Fault("cuda.exact reduces the two dots in another order", "C9_cuda_exact",
+          cuda=(Edit(TILE, "x[r] = S::add(x[r], __shfl_xor_sync(kAllLanes, y[r], T::kLanes / 2 * T::kSide));",
+                     "x[r] = S::add(x[r], __shfl_xor_sync(kAllLanes, y[r], T::kSide));"),)),
+    Fault("cuda.exact takes the snapshot before the update", "C4_cuda_exact C9_cuda_exact",
+          cuda=(Edit(EXACT, "!p.write_state && !takes_snapshots()) break;", "!p.write_state) break;"),)),
+    Fault("cuda.exact records the gates of part 0 of V in no ring", "C3_cuda_exact C9_cuda_exact",
+          cuda=(Edit(LINES, "if (records() && blockIdx.y == 0) {", "if (records() && blockIdx.y == 1) {"),)),
+    Fault("cuda.direct zeroes no outputs of refused rows", "C11_cuda_direct C12_cuda_direct",
+          cuda=(Edit("src/cuda/recurrence/direct.cuh", "if (shared.status != RowStatus::bad_window_bounds) {",
+                     "if (shared.status == RowStatus::bad_window_bounds) {"),)),
+    Fault("one step less of the division", "C9_cuda_exact Fingerprints",
+          cuda=(Edit("src/cuda/common/warp.cuh", "      q = S::fma(S::fma(S::neg(q), d, x[i]), y, q);\n      x[i] = x[i] == 0",
+                     "      x[i] = x[i] == 0"),)),
+    Fault("cuda.general leaves out the last row of V of a part", "C9_cuda_general",
+          cuda=(Edit("src/cuda/recurrence/general.cu", "v1 = min(v0 + per_part, p.V);", "v1 = min(v0 + per_part, p.V - 1);"),)),
+    Fault("the cursor of a layer's second half stays", "C18_cuda_general",
+          cuda=(Edit("src/cuda/elementwise/cursors.cu", "    if (p.conv_pending) {", "    if (p.conv_pending && layer < 0) {"),)),
+    Fault("an old input of a conv window comes twice", "C4_cuda_general C9_cuda_general",
+          cuda=(Edit("src/cuda/elementwise/conv.cuh", "bits = from == 0 ? old[0] : from == 1 ? old[1] : old[2];",
+                     "bits = from == 0 ? old[1] : from == 1 ? old[1] : old[2];"),)),
+    Fault("the other gate", "C10_cuda_fast",
+          cuda=(Edit("src/cuda/common/gate.cuh", "return p.safe_gate ?", "return !p.safe_gate ?"),)),
 ]
 
 
