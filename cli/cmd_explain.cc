@@ -10,6 +10,7 @@
 
 #include "cli/commands.h"
 #include "cli/step_table.h"
+#include "ringfold/pool.h"
 #include "ringfold/registry.h"
 
 namespace ringfold::cli {
@@ -26,6 +27,7 @@ Examples:
   ringfold explain --op fold --mixer kda --shape 32,32,128,128 --state bf16 --act bf16
   ringfold explain --preset qwen3.5-35b --policy lazy --accepted 2.5
   ringfold explain --preset qwen3.5-35b --rows 256 --numerics fast --machine h200
+  ringfold explain --preset qwen3.5-35b --slots 4096 --rows 256
   ringfold explain --preset kimi-linear --impl reference --json)";
 
 /// Published shapes of one recurrent layer, and how many such layers the model has (1 where only the layer is
@@ -55,7 +57,7 @@ struct ExplainCommand {
   std::vector<int64_t> shape;
   int64_t window = 4, rows = 1, ring_rows = 0, layers = 0, channels = kAsShape, conv_width = 4;
   int threads = 0;
-  int64_t most_ring_bytes = 0;
+  int64_t most_ring_bytes = 0, slots = 0, rings = 0;
   double accepted = 3.0;
   bool json = false;
 };
@@ -126,6 +128,10 @@ Desc make_desc(const ExplainCommand& command, int64_t* layers) {
   if (conv) desc.channels = channels_of(command, desc);
   desc.conv_width = command.conv_width;
   desc.threads = command.threads;
+  if (command.rings > 0 && command.slots == 0) throw CommandError("--rings: expected --slots beside it, found nothing");
+  if (command.rings > 0 && desc.fold_policy != FoldPolicy::on_commit) {
+    throw CommandError(fmt::format("--rings: expected --policy on_commit, found {}", command.policy));
+  }
   if (desc.op != Op::verify && (!command.machine.empty() || command.most_ring_bytes > 0)) {
     throw CommandError(fmt::format("--machine, --most-ring-bytes: expected --op verify, found {}", command.op));
   }
@@ -170,6 +176,68 @@ std::vector<Cost> traffic_of(const Footprint& f) {
           {"on_next_verify", "on_next_verify", f.step_on_next_verify},
           {"lazy", "lazy", f.step_lazy},
           {"snapshot", "state per draft", f.step_snapshot}};
+}
+
+/// What a pool of all layers takes, with a ring for each slot, and where it may have them, with some rings.
+struct PoolTable {
+  int64_t slots = 0, rings = 0;
+  PoolBytes by_slot;
+  std::optional<PoolBytes> by_row;
+};
+
+PoolTable make_pool_table(const ExplainCommand& command, const Desc& desc, int64_t layers) {
+  const bool history = desc.fold_policy != FoldPolicy::on_commit;
+  PoolConfig config = {.layers = layers,
+                       .slots = command.slots,
+                       .H = desc.H,
+                       .HV = desc.HV,
+                       .K = desc.K,
+                       .V = desc.V,
+                       .kind = desc.kind,
+                       .state_dtype = desc.state_dtype,
+                       .act_dtype = desc.act_dtype,
+                       .ring_rows = history ? desc.history_rows : desc.window,
+                       .max_window = desc.window,
+                       .conv_channels = channels_of(command, desc),
+                       .conv_width = desc.conv_width,
+                       .state_rounding = desc.state_rounding,
+                       .fold_policy = desc.fold_policy,
+                       .ring_a = desc.ring_a,
+                       .device = desc.device};
+  PoolTable table{
+      .slots = command.slots, .rings = command.rings > 0 ? command.rings : command.rows, .by_slot = {}, .by_row = {}};
+  require(pool_bytes(config, &table.by_slot), "");
+  if (history) return table;
+  config.rings = table.rings;
+  require(pool_bytes(config, &table.by_row.emplace()), "");
+  return table;
+}
+
+struct PoolLine {
+  const char* key;
+  size_t by_slot, by_row;
+};
+std::vector<PoolLine> lines_of(const PoolTable& table) {
+  const PoolBytes &a = table.by_slot, b = table.by_row.value_or(PoolBytes());
+  return {{"state", a.state, b.state},       {"ring", a.ring, b.ring},          {"conv", a.conv, b.conv},
+          {"cursors", a.cursors, b.cursors}, {"scratch", a.scratch, b.scratch}, {"total", a.total(), b.total()}};
+}
+
+nlohmann::json to_json(const PoolTable& table) {
+  nlohmann::json result = {{"slots", table.slots}}, by_slot, by_row;
+  for (const PoolLine& line : lines_of(table)) by_slot[line.key] = line.by_slot, by_row[line.key] = line.by_row;
+  result["ring_per_slot"] = by_slot;
+  if (table.by_row) result["rings"] = table.rings, result["ring_per_row"] = by_row;
+  return result;
+}
+
+void print_text(const PoolTable& table) {
+  fmt::print("{:<52} {:>14} {:>16}\n", fmt::format("bytes of a pool of {} slots, all layers", table.slots),
+             "a ring per slot", table.by_row ? fmt::format("{} rings", table.rings) : "");
+  for (const PoolLine& line : lines_of(table)) {
+    const std::string by_row = table.by_row ? fmt::format("{}", line.by_row) : "";
+    fmt::print("  {:<50} {:>15} {:>16}\n", line.key, line.by_slot, by_row);
+  }
 }
 
 nlohmann::json to_json(const Explanation& e, const Status& status, int64_t layers) {
@@ -235,13 +303,17 @@ void run_command(const ExplainCommand& command) {
     layer.channels = channels_of(command, desc);
     explanation.footprint = footprint(layer, command.accepted);
   }
+  std::optional<PoolTable> pool;
+  if (status.ok() && command.slots > 0) pool = make_pool_table(command, desc, layers);
   if (status.ok() || !explanation.candidates.empty()) {
     if (command.json) {
       nlohmann::json result = to_json(explanation, status, layers);
+      if (pool) result["pool"] = to_json(*pool);
       if (steps && (status.ok() || elsewhere)) result["steps"] = to_json(*steps);
       fmt::print("{}\n", result.dump());
     } else {
       print_text(explanation, status, layers);
+      if (pool) print_text(*pool);
       if (steps && (status.ok() || elsewhere)) print_text(*steps);
     }
     std::fflush(stdout);
@@ -294,6 +366,11 @@ void add_explain(CLI::App& app, int* exit_code) {
                   "predict steps on this machine, and take its device: " + known_machines());
   sub->add_option("--most-ring-bytes", command->most_ring_bytes, "bound on the rings of a slot, all layers; 0: none")
       ->check(CLI::Range(int64_t{0}, int64_t{1} << 50));
+  sub->add_option("--slots", command->slots, "show the bytes of a pool of so many slots")
+      ->check(CLI::Range(int64_t{1}, int64_t{INT32_MAX}));
+  sub->add_option("--rings", command->rings,
+                  "its rings where they are keyed by request row; as many as --rows if absent")
+      ->check(CLI::Range(int64_t{1}, int64_t{INT32_MAX}));
   sub->add_option("--device", command->device, "cpu or cuda")->capture_default_str();
   sub->add_option("--impl", command->impl, "force an implementation (see ringfold info)");
   sub->add_option("--threads", command->threads, "CPU threads; 0: all cores")->check(CLI::Range(0, 1024));

@@ -28,6 +28,7 @@ REFERENCE = "src/ref/reference.cc"
 PREPARE = "src/cpu/prepare-inl.h"
 RECURRENCE = "src/cpu/recurrence-inl.h"
 JUDGE = "src/core/judge.h"
+PARAMS = "src/core/params.h"
 HISTORY = "src/core/history.h"
 LAYER = "src/cpu/layer-inl.h"
 EXACT = "src/cuda/recurrence/exact.cuh"
@@ -92,20 +93,20 @@ FAULTS = [
           highway=(Edit(PREPARE, "if (p.records() && !in_ring) Record(",
                         "if (p.records() && !in_ring && t - task.replay.rows != 1) Record("),)),
     Fault("a stale v in one ring row", "C3 C4",
-          reference=(Edit(REFERENCE, "  std::memcpy(p.ring_v.at(0, at.slot, at.ring_row, at.hv),",
-                          "  if (at.t != 2) std::memcpy(p.ring_v.at(0, at.slot, at.ring_row, at.hv),"),),
-          highway=(Edit(PREPARE, "  std::memcpy(p.ring_v.at(0, task.slot, to, task.hv) +",
-                        "  if (t - task.replay.rows != 2) std::memcpy(p.ring_v.at(0, task.slot, to, task.hv) +"),)),
+          reference=(Edit(REFERENCE, "  std::memcpy(p.ring_v.at(0, at.ring, at.ring_row, at.hv),",
+                          "  if (at.t != 2) std::memcpy(p.ring_v.at(0, at.ring, at.ring_row, at.hv),"),),
+          highway=(Edit(PREPARE, "  std::memcpy(p.ring_v.at(0, task.ring, to, task.hv) +",
+                        "  if (t - task.replay.rows != 2) std::memcpy(p.ring_v.at(0, task.ring, to, task.hv) +"),)),
     Fault("k normalised before recording", "C3",
           reference=(Edit(REFERENCE,
-                          "    std::memcpy(p.ring_k.at(0, at.slot, at.ring_row, at.h), p.k.at(0, row, t, at.h), p.K * size_of(p.k.dtype));",
+                          "    std::memcpy(p.ring_k.at(0, at.ring, at.ring_row, at.h), p.k.at(0, row, t, at.h), p.K * size_of(p.k.dtype));",
                           "    const float length = arith::l2_divisor<S>(arith::dot(token->k, token->k, p.K));\n"
                           "    for (int k = 0; k < p.K; ++k) {\n"
-                          "      store(p.k.dtype, p.ring_k.at(0, at.slot, at.ring_row, at.h), k, token->k[k] / length);\n"
+                          "      store(p.k.dtype, p.ring_k.at(0, at.ring, at.ring_row, at.h), k, token->k[k] / length);\n"
                           "    }"),),
           highway=(Edit(PREPARE, "  const float *k = tokens->k(t), *q = tokens->q(t);\n  float *decay",
                         "  if (p.records() && !in_ring) {\n"
-                        "    StoreRow(p.k.dtype, tokens->k(t), K, p.ring_k.at(0, task.slot, task.replay.ring_row(t), task.h));\n"
+                        "    StoreRow(p.k.dtype, tokens->k(t), K, p.ring_k.at(0, task.ring, task.replay.ring_row(t), task.h));\n"
                         "  }\n"
                         "  const float *k = tokens->k(t), *q = tokens->q(t);\n  float *decay"),)),
     Fault("the raw gate folded with another layer's A_log", "C4 C5",
@@ -122,11 +123,19 @@ FAULTS = [
           shared=(Edit(JUDGE, "if (!acquired) return RowStatus::slot_not_acquired;", ""),)),
     Fault("a released slot passes for a live one", "C13",
           shared=(Edit(JUDGE, "p.generations && (!acquired ||", "p.generations && (false ||"),)),
+    Fault("a window that its slot has replaced elsewhere is committed", "C16",
+          shared=(Edit(PARAMS, "slot_of_ring.at(layer, ring) == slot && ring_of_slot.at(layer, slot) == ring;",
+                       "slot_of_ring.at(layer, ring) == slot;"),)),
+    Fault("a window whose ring another slot took is committed", "C12",
+          shared=(Edit(PARAMS, "slot_of_ring.at(layer, ring) == slot && ring_of_slot.at(layer, slot) == ring;",
+                       "ring_of_slot.at(layer, slot) == ring;"),)),
+    Fault("a ring found by the slot", "C3 C6",
+          shared=(Edit(PARAMS, "return ring_ids ? ring_ids[row] : slot_ids[row];", "return slot_ids[row];"),)),
     Fault("a swapped head map", "ACC",
-          reference=(Edit(REFERENCE, "take(p, {layer, row, slot, t, ring_row, hv / (p.HV / p.H), hv,",
-                          "take(p, {layer, row, slot, t, ring_row, hv % p.H, hv,"),),
-          highway=(Edit(RECURRENCE, "RunHead(p, {layer, row, slot, hv / (p.HV / p.H), hv, v0, v1, replay}",
-                        "RunHead(p, {layer, row, slot, hv % p.H, hv, v0, v1, replay}"),)),
+          reference=(Edit(REFERENCE, "take(p, {layer, row, ring, t, ring_row, hv / (p.HV / p.H), hv,",
+                          "take(p, {layer, row, ring, t, ring_row, hv % p.H, hv,"),),
+          highway=(Edit(RECURRENCE, "RunHead(p, {layer, row, slot, p.ring_of(row), hv / (p.HV / p.H), hv, v0, v1, replay}",
+                        "RunHead(p, {layer, row, slot, p.ring_of(row), hv % p.H, hv, v0, v1, replay}"),)),
     Fault("a history read from the start of the ring", "C4",
           shared=(Edit(HISTORY, "  r.first = base;\n  r.rows = live;", "  r.first = 0;\n  r.rows = live;"),)),
     Fault("a folded history replayed again", "C16",

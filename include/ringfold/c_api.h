@@ -62,7 +62,10 @@ typedef enum ringfold_row_status {
   RINGFOLD_ROW_WINDOW_TOO_LONG = 7,     /* more tokens than the ring has rows */
   RINGFOLD_ROW_TRACK_OUT_OF_RANGE = 8,  /* track_slots past the pool, or track_steps not among the accepted rows */
   RINGFOLD_ROW_SLOT_NOT_ACQUIRED = 9,   /* the slot is free */
-  RINGFOLD_ROW_BAD_WINDOW_BOUNDS = 10   /* cu_seqlens not ascending, or past the number of tokens */
+  RINGFOLD_ROW_BAD_WINDOW_BOUNDS = 10,  /* cu_seqlens not ascending, or past the number of tokens */
+  RINGFOLD_ROW_RING_OUT_OF_RANGE = 11,  /* ring id negative, or >= number of rings */
+  RINGFOLD_ROW_DUPLICATE_RING = 12,     /* the ring is written by more than one row of the call */
+  RINGFOLD_ROW_WINDOW_NOT_IN_RING = 13  /* the slot's window is in another ring, or was overwritten by another slot's */
 } ringfold_row_status;
 
 /* Message of the last call of this thread that returned a status: "" after RINGFOLD_OK, never NULL. It is valid until
@@ -123,6 +126,7 @@ typedef struct ringfold_pool_config {
   int32_t reserved;       /* 0 */
   int32_t ring_a;         /* RINGFOLD_KDA only: 1 if the ring keeps a in place of g; ringfold_pool_set_mixers then */
   int32_t a_dtype;        /* of a with ring_a, that of window.a: RINGFOLD_F32, .. ; 0 without */
+  int64_t rings;          /* 0: one for each slot; else that many, which calls name by ring_ids; ON_COMMIT only */
 } ringfold_pool_config;
 
 typedef struct ringfold_slot { /* handle of an acquired slot */
@@ -184,7 +188,12 @@ enum {                                 /* which tensor of a pool; shapes are tho
        RINGFOLD_POOL_CONV_PENDING = 11, /* i32 [slots] */
        RINGFOLD_POOL_GENERATIONS = 12,  /* i32 [slots] of all layers: layer RINGFOLD_ALL_LAYERS only */
        RINGFOLD_POOL_RING_U = 13,       /* f32 [slots,rows,HV,V]; none without ring_u */
-       RINGFOLD_POOL_RING_A = 14        /* a_dtype [slots,rows,HV,K]; none without ring_a */
+       RINGFOLD_POOL_RING_A = 14,       /* a_dtype [slots,rows,HV,K]; none without ring_a */
+       /* with `rings`, where [rings,..] takes the place of [slots,..] in all that is in a ring: */
+       RINGFOLD_POOL_SLOT_OF_RING = 15,      /* i32 [rings] */
+       RINGFOLD_POOL_RING_OF_SLOT = 16,      /* i32 [slots] */
+       RINGFOLD_POOL_CONV_SLOT_OF_RING = 17, /* those of the conv */
+       RINGFOLD_POOL_CONV_RING_OF_SLOT = 18
 };
 #define RINGFOLD_ALL_LAYERS (-1) /* a leading [layers] */
 
@@ -218,6 +227,7 @@ typedef struct ringfold_window { /* inputs of one step of one layer (ringfold/ve
   const DLTensor* slot_ids;   /* i32 [B]; negative: null row */
   const DLTensor* cu_seqlens; /* optional; i32 [B+1]: ragged windows */
   int64_t max_window;         /* ragged only: no row is longer; 0: not known */
+  const DLTensor* ring_ids;   /* optional; i32 [B]: rings keyed by request row; verify and verify_layer */
 } ringfold_window;
 
 typedef struct ringfold_ring { /* all but u (ringfold/mixer.h); a leading [layers] where the state has it */
@@ -226,6 +236,12 @@ typedef struct ringfold_ring { /* all but u (ringfold/mixer.h); a leading [layer
   const DLTensor* u; /* optional: f32 [slots,rows,HV,V], for RINGFOLD_LAZY and RINGFOLD_FAST numerics */
   const DLTensor* a; /* KDA, in place of g: [slots,rows,HV,K] in the dtype of window.a */
 } ringfold_ring;
+
+typedef struct ringfold_ring_owners { /* rings keyed by request row: whose window lies where (ringfold/mixer.h) */
+  size_t struct_size;
+  const DLTensor* slot_of_ring; /* i32 [rings], or [layers,rings] */
+  const DLTensor* ring_of_slot; /* i32 [slots], or [layers,slots] */
+} ringfold_ring_owners;
 
 /* The gates of all layers of a pool with ring_a, one mixer for each layer, copied (ringfold/pool.h). Before the first
  * commit, settle or materialise. */
@@ -259,6 +275,7 @@ typedef struct ringfold_verify_args {
   int32_t state_rounding; /* RINGFOLD_PER_COMMIT, .. */
   const char* impl;
   void* stream;
+  const ringfold_ring_owners* owners; /* with pending and window->ring_ids; of a pool: the pool's */
 } ringfold_verify_args;
 ringfold_status ringfold_verify(const ringfold_verify_args* args);
 
@@ -302,6 +319,8 @@ typedef struct ringfold_fold_args {
   void* stream;
   const ringfold_mixer* mixer; /* with ring->a: the gate of that verify; A_log [layers,HV] and dt_bias [layers,HV,K]
                                 * where the state has layers; its qk_norm and scale are not read */
+  const DLTensor* ring_ids;    /* optional; i32 [B]: rings keyed by request row */
+  const ringfold_ring_owners* owners; /* with pending and ring_ids */
 } ringfold_fold_args;
 ringfold_status ringfold_fold(const ringfold_fold_args* args);
 
@@ -316,6 +335,7 @@ typedef struct ringfold_commit_args {
   const DLTensor* row_status;
   const char* impl;
   void* stream;
+  const DLTensor* ring_ids; /* i32 [B]: those of the verify; for pools with `rings`, and only for them */
 } ringfold_commit_args;
 ringfold_status ringfold_commit(ringfold_pool* pool, const ringfold_commit_args* args);
 
@@ -339,6 +359,8 @@ typedef struct ringfold_conv_args {
   int32_t reserved;   /* 0 */
   const char* impl;
   void* stream;
+  const DLTensor* ring_ids;           /* optional; i32 [B]: rings keyed by request row; conv_verify */
+  const ringfold_ring_owners* owners; /* with pending and ring_ids; of a pool: the pool's */
 } ringfold_conv_args;
 ringfold_status ringfold_conv_verify(const ringfold_conv_args* args);
 ringfold_status ringfold_conv_decode(const ringfold_conv_args* args);
@@ -355,6 +377,7 @@ typedef struct ringfold_conv_commit_args {
   const DLTensor* row_status;
   const char* impl;
   void* stream;
+  const DLTensor* ring_ids; /* optional; i32 [B]: rings keyed by request row */
 } ringfold_conv_commit_args;
 ringfold_status ringfold_conv_commit(const ringfold_conv_commit_args* args);
 
@@ -406,6 +429,8 @@ typedef struct ringfold_layer_args {
   int32_t state_rounding;
   const char* impl;
   void* stream;
+  const ringfold_ring_owners* owners;      /* with pending and window->ring_ids; of a pool: the pool's */
+  const ringfold_ring_owners* conv_owners; /* with conv_pending and window->ring_ids; likewise */
 } ringfold_layer_args;
 ringfold_status ringfold_verify_layer(const ringfold_layer_args* args);
 ringfold_status ringfold_decode_layer(const ringfold_layer_args* args);

@@ -8,6 +8,7 @@ namespace ringfold {
 /// Every view is on the device of the pool.
 struct CommitArgs {
   TensorView slot_ids;          ///< i32 [B]; negative: null row
+  TensorView ring_ids = {};     ///< i32 [B]: those of the verify; for pools with PoolConfig::rings, and only for them
   TensorView generations = {};  ///< optional; i32 [B]; the handles' generations; a row whose slot moved on is refused
   TensorView num_accepted;      ///< i32 [B]; 0 .. length of the pending window
   TensorView track_slots = {};  ///< optional; i32 [B]; an acquired slot that gets a snapshot; negative: none
@@ -25,7 +26,7 @@ struct CommitArgs {
 /// window, so the row is refused.
 ///
 /// Row errors: slot_out_of_range, duplicate_slot, accept_out_of_range, no_pending_window, stale_generation,
-/// track_out_of_range, slot_not_acquired.
+/// track_out_of_range, slot_not_acquired, ring_out_of_range, window_not_in_ring.
 Status commit(Pool& pool, const CommitArgs& args);
 
 }  // namespace ringfold

@@ -3,6 +3,7 @@
 
 #include <string_view>
 
+#include "ringfold/mixer.h"
 #include "ringfold/status.h"
 #include "ringfold/tensor_view.h"
 
@@ -18,10 +19,12 @@ struct ConvArgs {
   bool silu = true;
   TensorView conv_state;       ///< [slots,C,W-1] in the dtype of x, oldest first; the two inner strides are free
   TensorView conv_ring = {};   ///< [slots,rows,C] in the dtype of x; conv_verify records the raw inputs here
+  TensorView ring_ids = {};    ///< optional; i32 [B]: rings keyed by request row (Window); conv_ring is [rings,rows,C]
   TensorView out;              ///< like x in shape, any float dtype; written; zeros for null and refused rows
   TensorView slot_ids;         ///< i32 [B]
   TensorView cu_seqlens = {};  ///< i32 [B+1], ragged only
   TensorView pending = {};     ///< optional; i32 [slots]; set as verify and decode set theirs; the conv's own
+  RingOwners owners = {};      ///< with `pending` and ring_ids; the conv's own
   TensorView row_status = {};  ///< optional; i32 [B]
   std::string_view impl = {};
   void* stream = nullptr;  ///< cudaStream_t of calls on CUDA tensors; null: the default stream
@@ -30,7 +33,7 @@ struct ConvArgs {
 /// Outputs of the window; `conv_state` is left as it was. `conv_ring` may be absent (then nothing can be committed).
 Status conv_verify(const ConvArgs& args);
 
-/// Outputs, and `conv_state` moved on over all tokens. `conv_ring` is ignored.
+/// Outputs, and `conv_state` moved on over all tokens. `conv_ring`, ring_ids and owners are ignored.
 Status conv_decode(const ConvArgs& args);
 
 struct ConvCommitArgs {
@@ -38,6 +41,7 @@ struct ConvCommitArgs {
   TensorView conv_ring;         ///< [slots,rows,C] or [layers,slots,rows,C]; read
   TensorView slot_ids;          ///< i32 [B]
   TensorView num_accepted;      ///< i32 [B]; any count from 0 to rows, also more than W-1
+  TensorView ring_ids = {};     ///< optional; i32 [B]: rings keyed by request row
   TensorView track_slots = {};  ///< optional, as in FoldArgs
   TensorView track_steps = {};
   TensorView row_status = {};  ///< optional; i32 [B]

@@ -23,6 +23,8 @@ struct FoldArgs {
   TensorView track_steps = {};           ///< with track_slots; i32 [B]; ring row t after which the snapshot is taken
                                          ///< (0: after the first token); negative: none. Must be < num_accepted
   TensorView pending = {};               ///< optional; i32 [slots] or [layers,slots]; rows done are set to kNoWindow
+  TensorView ring_ids = {};              ///< optional; i32 [B]: rings keyed by request row, see Window
+  RingOwners owners = {};                ///< with `pending` and ring_ids, and only then; read
   History history = {};                  ///< fold policies other than on_commit: folded before the window, and emptied
   TensorView row_status = {};            ///< optional; i32 [B], written; see VerifyArgs
   StateRounding state_rounding = StateRounding::per_commit;
@@ -34,7 +36,8 @@ struct FoldArgs {
 /// history apart (and consumes the window). A row that is refused is refused for all layers, and nothing of it changes.
 ///
 /// Row errors: slot_out_of_range, duplicate_slot (CPU only; also a track slot that another row writes),
-/// accept_out_of_range, no_pending_window, slot_not_acquired, track_out_of_range.
+/// accept_out_of_range, no_pending_window, slot_not_acquired, track_out_of_range, ring_out_of_range,
+/// window_not_in_ring.
 Status fold(const FoldArgs& args);
 
 }  // namespace ringfold

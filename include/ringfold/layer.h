@@ -20,7 +20,7 @@ struct LayerArgs {
   /// window.q, window.k and window.v, of any strides (heads with gaps, separate projections); errors name them in both
   /// cases.
   TensorView qkv = {};
-  Window window;  ///< a, b, slot_ids, cu_seqlens, max_window; without `qkv` also q, k and v, before the conv here
+  Window window;  ///< all but q, k and v; without `qkv` these too, before the conv here
 
   TensorView conv_weight;     ///< f32, bf16 or f16 [C,W], W = 2..4; read
   TensorView conv_bias = {};  ///< optional, any float dtype [C]
@@ -28,10 +28,12 @@ struct LayerArgs {
   TensorView conv_state;      ///< [slots,C,W-1] in the activation dtype (that of q, k, v), oldest first
   TensorView conv_ring = {};  ///< [slots,rows,C] likewise; verify_layer records the projections. With `ring`, or none
   TensorView conv_pending = {};  ///< i32 [slots], the conv's own cursors. With `pending`, or none
+  RingOwners conv_owners = {};   ///< with `conv_pending` and window.ring_ids
 
   TensorView state;         ///< [slots,HV,V,K] f32, bf16 or f16; as in verify and decode
   Ring ring = {};           ///< optional; rows of the window are written; decode_layer: with a history, only read
   TensorView pending = {};  ///< optional; i32 [slots]; as in verify and decode
+  RingOwners owners = {};   ///< with `pending` and window.ring_ids
   History history = {};     ///< fold policies other than on_commit
 
   TensorView z;  ///< gate of the norm before its activation: [B,T,HV,V] or [tokens,HV,V], any float dtype; read

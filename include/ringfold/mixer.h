@@ -24,6 +24,7 @@ struct Mixer {
 /// The ring: raw inputs of the last window of every slot, from which fold replays. Entries are rows, never slots.
 /// The gate is there as `g`, or for KDA as `a`, which takes half the memory where it has 16 bits: exactly one of them.
 /// All strides but the innermost are free, so [slots,rows,HV,V] and [slots,HV,rows,V] memory both work (permute()).
+/// A call that names rings by `ring_ids` has [rings,..] here in place of [slots,..]: see RingOwners.
 /// `layers` leads only where the operation takes several layers.
 struct Ring {
   TensorView k;       ///< activation dtype [layers?,slots,rows,H,K]
@@ -39,6 +40,18 @@ struct Ring {
   TensorView a = {};
 
   bool empty() const { return k.empty(); }
+};
+
+/// Rings keyed by request row (fold policy on_commit alone): a call names a ring for each of its rows, `ring_ids`, i32
+/// [B], so that a pool of many slots needs but a ring for each row of its largest batch. This says which window lies
+/// where. The pending window of slot s is the one in ring r exactly if both say so; verify sets them with `pending`,
+/// and a commit of any other pair is refused (window_not_in_ring). Both views or none, beside `pending`; Pool::bind
+/// fills them in. They need not be set at first: what they say counts only where `pending` says that there is a window.
+struct RingOwners {
+  TensorView slot_of_ring = {};  ///< i32 [layers?,rings]: whose window was recorded there last
+  TensorView ring_of_slot = {};  ///< i32 [layers?,slots]: where the slot's last window was recorded
+
+  bool empty() const { return slot_of_ring.empty() && ring_of_slot.empty(); }
 };
 
 /// What the fold policies on_next_verify and lazy keep for each slot: the history, that is, accepted rows that lie in

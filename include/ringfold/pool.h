@@ -27,9 +27,12 @@ struct PoolConfig {
   DType state_dtype = DType::f32;
   DType act_dtype = DType::f32;  ///< dtype of ring k and v, conv windows and conv inputs
   int64_t ring_rows = 0;         ///< 1 .. kMaxWindow; on_commit: the largest window (drafts + 1), else more than that
-  int64_t max_window = 0;        ///< largest window; 0: ring_rows with on_commit, half of them with other fold policies
-  int64_t conv_channels = 0;     ///< C of the short conv; 0: the layers have none
-  int64_t conv_width = 4;        ///< W, 2 .. 4
+  /// 0: each slot has a ring of its own. More: that many rings, which calls name by `ring_ids` (the row of a request),
+  /// so that slots which only hold a cached prefix need none (RingOwners). With fold policy on_commit alone.
+  int64_t rings = 0;
+  int64_t max_window = 0;     ///< largest window; 0: ring_rows with on_commit, half of them with other fold policies
+  int64_t conv_channels = 0;  ///< C of the short conv; 0: the layers have none
+  int64_t conv_width = 4;     ///< W, 2 .. 4
   bool qk_l2norm = true;
   StateRounding state_rounding = StateRounding::per_commit;
   FoldPolicy fold_policy = FoldPolicy::on_commit;
@@ -99,7 +102,8 @@ class Pool {
   /// pending window goes on waiting. With fold policy on_commit there is nothing to do. No slot twice is asked for.
   Status settle(std::span<const Slot> slots);
 
-  /// Takes a free slot: state, conv window, ring and cursors are zero, nothing is pending.
+  /// Takes a free slot: state, conv window, ring and cursors are zero, nothing is pending. (Rings keyed by request row
+  /// keep what they hold: no window of an earlier tenant is pending, so nobody reads it.)
   /// Error out_of_memory when none is free; the pool is unchanged then.
   template <class Pointer>
   requires std::is_same_v<std::remove_cvref_t<Pointer>, Slot*>  // an array would convert to that
@@ -124,6 +128,7 @@ class Pool {
 
   /// Copies state, conv window, ring, pending window and history from src[i] to dst[i], all at once: every source is
   /// read as it was before the call, so chains (1->2, 2->3) and cycles (1->2, 2->1) do what they say. No dst twice.
+  /// With rings keyed by request row: state and conv window; no window is pending in dst[i] then.
   Status copy(std::span<const Slot> src, std::span<const Slot> dst);
 
   /// Writes the logical state of `src` after `n` rows of its pending window to `dst` (state and conv window; nothing
@@ -133,14 +138,17 @@ class Pool {
 
   /// A slot as bytes: state, conv window, rows of history and window, and cursors, with a header that describes them.
   /// For off-load, pre-emption and hand-over between machines (little-endian), and between CPU and CUDA pools: the
-  /// bytes do not depend on the device. `bytes` is host memory.
+  /// bytes do not depend on the device. `bytes` is host memory. With rings keyed by request row: state and conv window,
+  /// and never a window; such bytes and those of other pools are not taken for each other.
   size_t export_size() const;
   Status export_slot(Slot slot, std::span<std::byte> bytes) const;
   /// The opposite, into an acquired slot of this or another pool of equal shape and dtypes. Everything in `bytes` is
-  /// checked before the first byte of the pool changes. History and pending rows come along, so a commit may follow.
+  /// checked before the first byte of the pool changes. History and pending rows come along, so a commit may follow
+  /// (with rings keyed by request row nothing is pending then).
   Status import_slot(std::span<const std::byte> bytes, Slot slot);
 
-  /// Views for the compute calls. With a layer: [slots,...]; without: [layers,slots,...]. With a fold policy other than
+  /// Views for the compute calls. With a layer: [slots,...]; without: [layers,slots,...] (rings keyed by request row:
+  /// [rings,...] for what is in a ring). With a fold policy other than
   /// on_commit `state` holds checkpoints: accepted rows of the history are missing in it (settle, materialise).
   TensorView state() const;
   TensorView state(int64_t layer) const;
@@ -150,6 +158,10 @@ class Pool {
   TensorView pending(int64_t layer) const;
   History history() const;  ///< views i32 [layers,slots]; none with on_commit
   History history(int64_t layer) const;
+  RingOwners owners() const;  ///< none unless rings are keyed by request row
+  RingOwners owners(int64_t layer) const;
+  RingOwners conv_owners() const;  ///< those of the conv; likewise
+  RingOwners conv_owners(int64_t layer) const;
   TensorView conv_state() const;  ///< [layers,slots,C,W-1]
   TensorView conv_state(int64_t layer) const;
   TensorView conv_ring() const;  ///< [layers,slots,max_window,C]
@@ -158,7 +170,8 @@ class Pool {
   TensorView conv_pending(int64_t layer) const;
   TensorView generations() const;  ///< i32 [slots]
 
-  /// Fills state, ring, pending, history (and what goes with them) of a call on `layer`; the caller adds the window and
+  /// Fills state, ring, pending, history (and what goes with them) of a call on `layer`; the caller adds the window
+  /// (ring_ids too, where rings are keyed by request row) and
   /// the mixer. Where set_mixers gave its gate (A_log, dt_bias, softplus_.., lower_bound), that is filled in too.
   void bind(int64_t layer, VerifyArgs* args) const;
   void bind(int64_t layer, DecodeArgs* args) const;

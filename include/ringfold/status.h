@@ -49,6 +49,9 @@ enum class RowStatus : int32_t {
   track_out_of_range = 8,   ///< track_slots past the pool, or track_steps not among the accepted rows
   slot_not_acquired = 9,    ///< the slot is free
   bad_window_bounds = 10,   ///< cu_seqlens not ascending, or past the number of tokens
+  ring_out_of_range = 11,   ///< ring id negative, or >= number of rings
+  duplicate_ring = 12,      ///< the ring is written by more than one row of this call
+  window_not_in_ring = 13,  ///< the slot's pending window is in another ring, or another slot's has taken its place
 };
 
 /// Stable lower-case name of a row status, for example "no_pending_window".

@@ -21,6 +21,9 @@ struct Window {
   TensorView cu_seqlens = {};  ///< i32 [B+1], ascending; absent for dense. Rows of length 0 are allowed
   int64_t max_window = 0;  ///< ragged only: no row is longer (one that is gets window_too_long); 0: not known, 32. A
                            ///< bound lets a GPU reserve less; with a ring its rows are a bound too
+  /// Optional; i32 [B]: the ring of each row, for rings keyed by request row; absent: by slot. No ring twice in a call.
+  /// Not read by decode, or without a ring.
+  TensorView ring_ids = {};
 };
 
 struct VerifyArgs {
@@ -29,10 +32,11 @@ struct VerifyArgs {
   TensorView state = {};  ///< [slots,HV,V,K] f32, bf16 or f16; only read, but where a history is folded
   TensorView out;         ///< like v, written; dtype of v, or f32. Null and refused rows get zeros
                           ///< (not where bad_window_bounds says that their tokens are unknown)
-  Ring ring = {};         ///< optional; rows 0 .. T-1 of each row's slot are written (with a history: those behind it)
+  Ring ring = {};         ///< optional; rows 0 .. T-1 of each row's ring are written (with a history: those behind it)
   TensorView snapshots =
       {};                   ///< optional; state dtype [B,T,HV,V,K] or [tokens,HV,V,K]; state after each token, written
   TensorView pending = {};  ///< optional; i32 [slots]; with a ring: set to the window's length for each row done
+  RingOwners owners = {};   ///< with `pending` and window.ring_ids, and only then; set likewise
   History history = {};     ///< fold policies other than on_commit; its cursors are only read
   /// Optional; i32 [B], written (RowStatus). Without it, on the CPU, a refused row fails the whole call, and then
   /// nothing is written. On CUDA the kernels judge the rows: a refused row is passed over, the others are done.
@@ -53,7 +57,8 @@ struct VerifyArgs {
 /// Errors: invalid_argument (a shape, dtype, stride or value contradicts the above), unsupported (nothing in this build
 /// or on this machine serves it: CUDA tensors without a GPU, u in the ring of a CPU; the message names every
 /// candidate's reason), not_found (`impl` is unknown), internal (CUDA refused a launch). Row errors: slot_out_of_range,
-/// duplicate_slot (CPU only), window_too_long, slot_not_acquired, bad_window_bounds.
+/// duplicate_slot (CPU only), window_too_long, slot_not_acquired, bad_window_bounds, ring_out_of_range, duplicate_ring
+/// (CPU only).
 Status verify(const VerifyArgs& args);
 
 }  // namespace ringfold

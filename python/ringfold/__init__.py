@@ -6,7 +6,7 @@ docs/python.md has the tour; ``ringfold.torch`` has operators for torch.compile.
 """
 
 from ._errors import (Error, InternalError, InvalidArgumentError, NotFoundError, OutOfMemoryError, UnsupportedError)
-from ._ops import (History, Mixer, Ring, conv_commit, conv_decode, conv_verify, decode, decode_layer, fold, gated_norm,
+from ._ops import (History, Mixer, Ring, RingOwners, conv_commit, conv_decode, conv_verify, decode, decode_layer, fold, gated_norm,
                    verify, verify_layer)
 from ._pool import Pool, PoolBytes, PoolConfig, Slot, pool_bytes
 from ._registry import (Candidate, Cell, Explanation, Footprint, Info, Plan, Report, StepCost, check, choose, explain,
@@ -34,7 +34,7 @@ __version__ = version
 
 __all__ = ["Candidate", "Cell", "Code", "Error", "Explanation", "FOLDED", "Footprint", "History", "Info",
            "InternalError", "InvalidArgumentError", "MAX_HEAD_DIM", "MAX_WINDOW", "Mixer", "NOT_ACQUIRED", "NO_WINDOW",
-           "NotFoundError", "OutOfMemoryError", "Plan", "Pool", "PoolBytes", "PoolConfig", "Report", "Ring",
+           "NotFoundError", "OutOfMemoryError", "Plan", "Pool", "PoolBytes", "PoolConfig", "Report", "Ring", "RingOwners",
            "RowStatus", "Slot", "StepCost", "UnsupportedError", "check", "choose", "commit", "conv_commit",
            "conv_decode", "conv_verify", "decode", "decode_layer", "explain", "fold", "gated_norm", "implementations",
            "info", "machines", "num_threads", "pool_bytes", "set_num_threads", "step_costs", "verify", "verify_layer",

@@ -72,20 +72,29 @@ class History(NamedTuple):
     max_window: int = 0  #: largest window, 1 .. rows - 1
 
 
-def window_arguments(q, k, v, a, b, slot_ids, cu_seqlens, max_window, mixer, out, row_status, numerics, impl, stream):
+class RingOwners(NamedTuple):
+    """Rings keyed by request row (``ring_ids``): which window lies where; a Pool has them (docs/ring.md)."""
+
+    slot_of_ring: Array  #: int32 [layers?, rings]: whose window was recorded there last
+    ring_of_slot: Array  #: int32 [layers?, slots]: where the slot's last window was recorded
+
+
+def window_arguments(q, k, v, a, b, slot_ids, cu_seqlens, max_window, mixer, out, row_status, numerics, impl, stream,
+                     ring_ids=None):
     """What verify and decode share, as the C++ side takes it."""
     if out is None:
         out = empty("v", v, shape_of("v", v))
     return {"q": q, "k": k, "v": v, "a": a, "b": b, "slot_ids": ints(slot_ids, v), "cu_seqlens": ints(cu_seqlens, v),
             "max_window": max_window, "mixer": mixer, "out": out, "row_status": row_status, "numerics": numerics,
-            "impl": impl, "stream": stream_handle(stream, v)}
+            "impl": impl, "stream": stream_handle(stream, v), "ring_ids": ints(ring_ids, v)}
 
 
 def verify(q: Array, k: Array, v: Array, a: Array, b: Array, slot_ids: Ints, *, mixer: Mixer, state: Array,
            ring: Optional[Ring] = None, pending: Optional[Array] = None, out: Optional[Array] = None,
            snapshots: Optional[Array] = None, cu_seqlens: Optional[Ints] = None, max_window: int = 0,
            history: Optional[History] = None, row_status: Optional[Array] = None, numerics: Numerics = "exact",
-           state_rounding: Rounding = "per_commit", impl: Optional[str] = None, stream: Stream = None) -> Array:
+           state_rounding: Rounding = "per_commit", impl: Optional[str] = None, stream: Stream = None,
+           ring_ids: Optional[Ints] = None, owners: Optional[RingOwners] = None) -> Array:
     """The outputs of every row's window from its checkpoint; the raw inputs go to the ring. Returns ``out``.
 
     No byte of ``state`` changes (but where a history is folded). A window that was recorded before and not committed
@@ -99,7 +108,7 @@ def verify(q: Array, k: Array, v: Array, a: Array, b: Array, slot_ids: Ints, *, 
         slot_ids: int32 [B]; a negative id is a null row.
         mixer: the layer's parameters.
         state: float [slots, HV, V, K], read (with a history: written where it is due).
-        ring: written, rows 0 .. T-1 of each row's slot. None: nothing can be committed.
+        ring: written, rows 0 .. T-1 of each row's ring. None: nothing can be committed.
         pending: int32 [slots], written with a ring: the window's length for each row done.
         out: like v, written; the dtype of v, or float32. None: made like v. Null and refused rows get zeros.
         snapshots: dtype of state, [B, T, HV, V, K] or [tokens, HV, V, K], written: the state after each token.
@@ -111,13 +120,16 @@ def verify(q: Array, k: Array, v: Array, a: Array, b: Array, slot_ids: Ints, *, 
         numerics: "exact", or "fast" (CUDA).
         impl: forces an implementation by name (``implementations()``).
         stream: of calls on CUDA arrays. None: the current stream of torch or cupy, else the default stream.
+        ring_ids: int32 [B]: rings keyed by request row, so that ring has [rings, ..] in place of [slots, ..]. No ring
+            twice in a call. None: a slot's ring is its own.
+        owners: with pending and ring_ids; written likewise.
 
     Raises:
         InvalidArgumentError, UnsupportedError, NotFoundError, InternalError.
     """
     arguments = window_arguments(q, k, v, a, b, slot_ids, cu_seqlens, max_window, mixer, out, row_status, numerics,
-                                 impl, stream)
-    arguments.update(state=state, ring=ring, pending=pending, history=history, snapshots=snapshots,
+                                 impl, stream, ring_ids)
+    arguments.update(state=state, ring=ring, pending=pending, history=history, snapshots=snapshots, owners=owners,
                      state_rounding=state_rounding)
     _ringfold.verify(arguments)
     return arguments["out"]
@@ -148,7 +160,7 @@ def fold(slot_ids: Ints, num_accepted: Ints, *, state: Array, ring: Ring, layers
          pending: Optional[Array] = None, history: Optional[History] = None, track_slots: Optional[Ints] = None,
          track_steps: Optional[Ints] = None, row_status: Optional[Array] = None, qk_l2norm: bool = True,
          mixer: Optional[Mixer] = None, state_rounding: Rounding = "per_commit", impl: Optional[str] = None,
-         stream: Stream = None) -> None:
+         stream: Stream = None, ring_ids: Optional[Ints] = None, owners: Optional[RingOwners] = None) -> None:
     """Replays accepted ring rows into the checkpoint: the state after ``num_accepted`` tokens, bit for bit.
 
     A row that is refused is refused for all layers, and nothing of it changes.
@@ -166,27 +178,30 @@ def fold(slot_ids: Ints, num_accepted: Ints, *, state: Array, ring: Ring, layers
         qk_l2norm: as in the verify that wrote the ring.
         mixer: with ``ring.a``: the mixer of that verify; A_log [layers?, HV] and dt_bias [layers?, HV, K] have a
             leading ``layers`` where state has it. Its scale and qk_l2norm are not read.
+        ring_ids: int32 [B]: the rings of the verify that wrote the windows. owners: with pending and ring_ids; read.
     """
     _ringfold.fold({"slot_ids": ints(slot_ids, state), "num_accepted": ints(num_accepted, state), "state": state,
                     "ring": ring, "layers": layers, "pending": pending, "history": history,
                     "track_slots": ints(track_slots, state), "track_steps": ints(track_steps, state),
                     "row_status": row_status, "qk_l2norm": qk_l2norm, "mixer": mixer,
-                    "state_rounding": state_rounding, "impl": impl, "stream": stream_handle(stream, state)})
+                    "state_rounding": state_rounding, "impl": impl, "stream": stream_handle(stream, state),
+                    "ring_ids": ints(ring_ids, state), "owners": owners})
 
 
-def conv_arguments(x, weight, slot_ids, bias, silu, out, cu_seqlens, row_status, impl, stream):
+def conv_arguments(x, weight, slot_ids, bias, silu, out, cu_seqlens, row_status, impl, stream, ring_ids=None):
     """What conv_verify and conv_decode share, as the C++ side takes it."""
     if out is None:
         out = empty("x", x, shape_of("x", x))
     return {"x": x, "weight": weight, "bias": bias, "silu": silu, "out": out, "slot_ids": ints(slot_ids, x),
             "cu_seqlens": ints(cu_seqlens, x), "row_status": row_status, "impl": impl,
-            "stream": stream_handle(stream, x)}
+            "stream": stream_handle(stream, x), "ring_ids": ints(ring_ids, x)}
 
 
 def conv_verify(x: Array, weight: Array, slot_ids: Ints, *, conv_state: Array, conv_ring: Optional[Array] = None,
                 bias: Optional[Array] = None, silu: bool = True, pending: Optional[Array] = None,
                 out: Optional[Array] = None, cu_seqlens: Optional[Ints] = None, row_status: Optional[Array] = None,
-                impl: Optional[str] = None, stream: Stream = None) -> Array:
+                impl: Optional[str] = None, stream: Stream = None, ring_ids: Optional[Ints] = None,
+                owners: Optional[RingOwners] = None) -> Array:
     """The causal short convolution of a window; ``conv_state`` stays as it was. Returns ``out``.
 
     Args:
@@ -199,10 +214,10 @@ def conv_verify(x: Array, weight: Array, slot_ids: Ints, *, conv_state: Array, c
         silu: whether the SiLU follows.
         pending: int32 [slots], written with a ring; the conv's own.
         out: like x, float, written. None: made like x.
-        cu_seqlens, row_status, impl, stream: as in ``verify``.
+        cu_seqlens, row_status, impl, stream, ring_ids: as in ``verify``. owners: likewise; the conv's own.
     """
-    arguments = conv_arguments(x, weight, slot_ids, bias, silu, out, cu_seqlens, row_status, impl, stream)
-    arguments.update(conv_state=conv_state, conv_ring=conv_ring, pending=pending)
+    arguments = conv_arguments(x, weight, slot_ids, bias, silu, out, cu_seqlens, row_status, impl, stream, ring_ids)
+    arguments.update(conv_state=conv_state, conv_ring=conv_ring, pending=pending, owners=owners)
     _ringfold.conv_verify(arguments)
     return arguments["out"]
 
@@ -220,11 +235,12 @@ def conv_decode(x: Array, weight: Array, slot_ids: Ints, *, conv_state: Array, b
 
 def conv_commit(slot_ids: Ints, num_accepted: Ints, *, conv_state: Array, conv_ring: Array,
                 track_slots: Optional[Ints] = None, track_steps: Optional[Ints] = None,
-                row_status: Optional[Array] = None, impl: Optional[str] = None, stream: Stream = None) -> None:
+                row_status: Optional[Array] = None, impl: Optional[str] = None, stream: Stream = None,
+                ring_ids: Optional[Ints] = None) -> None:
     """The new conv window: the last W-1 inputs of the old one and the accepted rows.
 
     Args:
-        slot_ids, num_accepted, track_slots, track_steps, row_status, impl, stream: as in ``fold``.
+        slot_ids, num_accepted, track_slots, track_steps, row_status, impl, stream, ring_ids: as in ``fold``.
         conv_state: [slots, C, W-1] or [layers, slots, C, W-1], read and written.
         conv_ring: [slots, rows, C] or [layers, slots, rows, C], read.
     """
@@ -254,7 +270,8 @@ def gated_norm(x: Array, z: Array, weight: Array, *, out: Optional[Array] = None
 
 
 def layer_arguments(qkv, a, b, slot_ids, cu_seqlens, max_window, mixer, conv_weight, conv_bias, conv_silu, z,
-                    norm_weight, norm_gate, norm_eps, mixer_out, out, row_status, numerics, impl, stream):
+                    norm_weight, norm_gate, norm_eps, mixer_out, out, row_status, numerics, impl, stream,
+                    ring_ids=None):
     """What verify_layer and decode_layer share, as the C++ side takes it."""
     if isinstance(qkv, (tuple, list)):
         if len(qkv) != 3:
@@ -268,7 +285,7 @@ def layer_arguments(qkv, a, b, slot_ids, cu_seqlens, max_window, mixer, conv_wei
                      max_window=max_window, mixer=mixer, conv_weight=conv_weight, conv_bias=conv_bias,
                      conv_silu=conv_silu, z=z, norm_weight=norm_weight, norm_gate=norm_gate, norm_eps=norm_eps,
                      mixer_out=dtype_name(mixer_out), out=out, row_status=row_status, numerics=numerics, impl=impl,
-                     stream=stream_handle(stream, like[1]))
+                     stream=stream_handle(stream, like[1]), ring_ids=ints(ring_ids, like[1]))
     return arguments
 
 
@@ -280,7 +297,8 @@ def verify_layer(qkv: Projections, a: Array, b: Array, slot_ids: Ints, *, mixer:
                  norm_eps: float = 1e-6, mixer_out: Any = "f32", out: Optional[Array] = None,
                  cu_seqlens: Optional[Ints] = None, max_window: int = 0, row_status: Optional[Array] = None,
                  numerics: Numerics = "exact", state_rounding: Rounding = "per_commit", impl: Optional[str] = None,
-                 stream: Stream = None) -> Array:
+                 stream: Stream = None, ring_ids: Optional[Ints] = None, owners: Optional[RingOwners] = None,
+                 conv_owners: Optional[RingOwners] = None) -> Array:
     """A whole layer between its projections, of a window: short conv, mixer and gated norm in one call. Returns ``out``.
 
     Bit for bit what ``conv_verify`` (in the dtype of its input), ``verify`` and ``gated_norm`` give, in outputs, rings
@@ -289,14 +307,14 @@ def verify_layer(qkv: Projections, a: Array, b: Array, slot_ids: Ints, *, mixer:
     Args:
         qkv: float [B, T, C] or [tokens, C], the packed projections before the conv, C = 2*H*K + HV*V: the channels of
             q, those of k, those of v. Or a tuple of views ``(q, k, v)``, shaped as in ``verify``.
-        a, b, slot_ids, mixer, cu_seqlens, max_window, row_status, numerics, impl, stream: as in ``verify``.
+        a, b, slot_ids, ring_ids, mixer, cu_seqlens, max_window, row_status, numerics, impl, stream: as in ``verify``.
         conv_weight: float [C, W], W = 2 .. 4. conv_bias: float [C]. conv_silu: whether the SiLU follows.
         z: float [B, T, HV, V] or [tokens, HV, V], the norm's gate before its activation.
         norm_weight: float [V]. norm_gate: "silu" or "sigmoid". norm_eps: added to the mean, 0 or above.
-        state, ring, pending, history, state_rounding: as in ``verify``.
+        state, ring, pending, owners, history, state_rounding: as in ``verify``.
         conv_state: [slots, C, W-1] in the dtype of the projections, oldest input first; read.
         conv_ring: [slots, rows, C] likewise, written: the projections. With ``ring``, or none.
-        conv_pending: int32 [slots], written; the conv's own. With ``pending``, or none.
+        conv_pending: int32 [slots], written; the conv's own. With ``pending``, or none. conv_owners: likewise.
         mixer_out: what the mixer's output is rounded to before the norm: "f32" (not at all) or the projections' dtype.
         out: shaped like z, float, written; overlaps no other array. None: made in the dtype of the projections.
 
@@ -304,9 +322,11 @@ def verify_layer(qkv: Projections, a: Array, b: Array, slot_ids: Ints, *, mixer:
         InvalidArgumentError, UnsupportedError (also where nothing on CUDA serves it), NotFoundError, InternalError.
     """
     arguments = layer_arguments(qkv, a, b, slot_ids, cu_seqlens, max_window, mixer, conv_weight, conv_bias, conv_silu, z,
-                                norm_weight, norm_gate, norm_eps, mixer_out, out, row_status, numerics, impl, stream)
+                                norm_weight, norm_gate, norm_eps, mixer_out, out, row_status, numerics, impl, stream,
+                                ring_ids)
     arguments.update(state=state, conv_state=conv_state, ring=ring, conv_ring=conv_ring, pending=pending,
-                     conv_pending=conv_pending, history=history, state_rounding=state_rounding)
+                     conv_pending=conv_pending, history=history, state_rounding=state_rounding, owners=owners,
+                     conv_owners=conv_owners)
     _ringfold.verify_layer(arguments)
     return arguments["out"]
 

@@ -10,7 +10,7 @@ import numpy as np
 from . import _ringfold
 from ._arrays import Array, Ints, Stream, dtype_name, ints, numpy_bf16, stream_handle
 from ._errors import InvalidArgumentError
-from ._ops import (History, Mixer, NormGate, Numerics, Policy, Projections, Ring, Rounding, conv_arguments,
+from ._ops import (History, Mixer, NormGate, Numerics, Policy, Projections, Ring, RingOwners, Rounding, conv_arguments,
                    layer_arguments, window_arguments)
 
 
@@ -57,6 +57,7 @@ class PoolConfig(NamedTuple):
     ring_u: bool
     ring_a: Optional[str]
     device: str
+    rings: int = 0
 
 
 #: One row's slot: a Slot, or None for a null row. Or int32 slot ids, as an array or a sequence.
@@ -73,7 +74,7 @@ def pool_bytes(*, slots: int, H: int, HV: int, K: int, V: int, ring_rows: int, l
                state_dtype: Any = "f32", act_dtype: Any = "f32", max_window: int = 0, conv_channels: int = 0,
                conv_width: int = 4, qk_l2norm: bool = True, state_rounding: Rounding = "per_commit",
                fold_policy: Policy = "on_commit", ring_u: bool = False, ring_a: Any = None,
-               device: str = "cpu") -> PoolBytes:
+               device: str = "cpu", rings: int = 0) -> PoolBytes:
     """The bytes that a ``Pool`` with these arguments allocates; asks no device."""
     return PoolBytes(**_ringfold.pool_bytes(_config(locals())))
 
@@ -96,6 +97,8 @@ class Pool:
         ring_u: with "lazy": the ring keeps u, which verify with numerics "fast" reads a history by.
         ring_a: KDA: the ring keeps the raw gate input in this dtype, that of ``a``, in place of g: half the size where
             it has 16 bits. ``set_mixers`` comes before the first commit, settle or materialise then.
+        rings: with on_commit: so many rings, which calls name by ``ring_ids`` (the row of a request, for example), in
+            place of one for each slot: slots that only hold a cached prefix need none. 0: a ring for each slot.
         device: "cpu" or "cuda": the device that is current now, which has to be current in every later call too.
         views: what ``state()``, ``ring()`` and so on return: "numpy" (the CPU's default), "torch" (CUDA's default) or
             "dlpack", an object with ``__dlpack__`` for other libraries. None of them copies, and each keeps the memory
@@ -111,7 +114,7 @@ class Pool:
                  max_window: int = 0, conv_channels: int = 0, conv_width: int = 4, qk_l2norm: bool = True,
                  state_rounding: Rounding = "per_commit", fold_policy: Policy = "on_commit", ring_u: bool = False,
                  ring_a: Any = None, device: Literal["cpu", "cuda"] = "cpu",
-                 views: Optional[Literal["numpy", "torch", "dlpack"]] = None):
+                 views: Optional[Literal["numpy", "torch", "dlpack"]] = None, rings: int = 0):
         if views is None:
             views = "torch" if device == "cuda" else "numpy"
         if views not in ("numpy", "torch", "dlpack") or (views == "numpy" and device == "cuda"):
@@ -180,7 +183,7 @@ class Pool:
 
     def copy(self, src: Union[Slot, Sequence[Slot]], dst: Union[Slot, Sequence[Slot]]) -> None:
         """Copies state, conv window, ring, pending window and history from src[i] to dst[i], all at once: chains and
-        cycles do what they say."""
+        cycles do what they say. (With ``rings``: state and conv window; nothing is pending in dst then.)"""
         self._use_stream()
         self._native.copy(_handles("src", src), _handles("dst", dst))
 
@@ -195,7 +198,8 @@ class Pool:
         self._native.settle(_handles("slots", slots))
 
     def export(self, slot: Slot) -> bytes:
-        """A slot as bytes: state, conv window, rows of history and window, cursors. The device does not matter."""
+        """A slot as bytes: state, conv window, rows of history and window, cursors. The device does not matter. (With
+        ``rings``: state and conv window.)"""
         self._use_stream()
         return self._native.export(*_handles("slot", slot))
 
@@ -229,6 +233,18 @@ class Pool:
         base, live, cuts = (self._array(f"history.{field}", layer) for field in ("base", "live", "cuts"))
         return History(base, live, cuts, policy, self._config.max_window)
 
+    def owners(self, layer: Optional[int] = None) -> Optional[RingOwners]:
+        """Which window lies in which ring; None without ``rings``."""
+        return self._owners("owners", layer)
+
+    def conv_owners(self, layer: Optional[int] = None) -> Optional[RingOwners]:
+        """Those of the short conv; likewise."""
+        return self._owners("conv_owners", layer)
+
+    def _owners(self, name: str, layer: Optional[int]) -> Optional[RingOwners]:
+        found = [self._array(f"{name}.{field}", layer) for field in RingOwners._fields]
+        return None if found[0] is None else RingOwners(*found)
+
     def conv_state(self, layer: Optional[int] = None) -> Optional[Array]:
         """act_dtype [layers?, slots, C, W-1]; None without a short conv."""
         return self._array("conv_state", layer)
@@ -247,14 +263,17 @@ class Pool:
 
     def bind(self, layer: int) -> dict:
         """What ``ringfold.verify`` and ``ringfold.decode`` take of a layer, as keyword arguments: state, ring, pending,
-        history and state_rounding. ``pool.verify`` is shorter and faster; operators that know no pools need this."""
-        return {"state": self.state(layer), "ring": self.ring(layer), "pending": self.pending(layer),
+        history and state_rounding; with ``rings`` owners too, which ``decode`` does not take. ``pool.verify`` is
+        shorter and faster; operators that know no pools need this."""
+        rings = {} if self._config.rings == 0 else {"owners": self.owners(layer)}
+        return {**rings, "state": self.state(layer), "ring": self.ring(layer), "pending": self.pending(layer),
                 "history": self.history(layer), "state_rounding": self._config.state_rounding}
 
     def bind_layer(self, layer: int) -> dict:
         """The same for ``ringfold.verify_layer``: conv_state, conv_ring and conv_pending besides. (``decode_layer``
         takes no conv_ring.)"""
-        return {**self.bind(layer), "conv_state": self.conv_state(layer), "conv_ring": self.conv_ring(layer),
+        rings = {} if self._config.rings == 0 else {"conv_owners": self.conv_owners(layer)}
+        return {**self.bind(layer), **rings, "conv_state": self.conv_state(layer), "conv_ring": self.conv_ring(layer),
                 "conv_pending": self.conv_pending(layer)}
 
     # -- the compute calls, on this pool's memory
@@ -262,10 +281,10 @@ class Pool:
     def verify(self, layer: int, q: Array, k: Array, v: Array, a: Array, b: Array, slots: Slots, *, mixer: Mixer,
                out: Optional[Array] = None, snapshots: Optional[Array] = None, cu_seqlens: Optional[Ints] = None,
                max_window: int = 0, row_status: Optional[Array] = None, numerics: Numerics = "exact",
-               impl: Optional[str] = None, stream: Stream = None) -> Array:
+               impl: Optional[str] = None, stream: Stream = None, ring_ids: Optional[Ints] = None) -> Array:
         """``ringfold.verify`` on the layer's state, ring, cursors and history. Returns ``out``."""
         arguments = window_arguments(q, k, v, a, b, self._ids(slots), cu_seqlens, max_window, mixer, out, row_status,
-                                     numerics, impl, self._stream if stream is None else stream)
+                                     numerics, impl, self._stream if stream is None else stream, ring_ids)
         arguments["snapshots"] = snapshots
         _ringfold.verify(arguments, self._native, layer)
         return arguments["out"]
@@ -285,11 +304,11 @@ class Pool:
                      conv_silu: bool = True, norm_gate: NormGate = "silu", norm_eps: float = 1e-6,
                      mixer_out: Any = "f32", out: Optional[Array] = None, cu_seqlens: Optional[Ints] = None,
                      max_window: int = 0, row_status: Optional[Array] = None, numerics: Numerics = "exact",
-                     impl: Optional[str] = None, stream: Stream = None) -> Array:
+                     impl: Optional[str] = None, stream: Stream = None, ring_ids: Optional[Ints] = None) -> Array:
         """``ringfold.verify_layer`` on the layer's state, conv window, rings and cursors. Returns ``out``."""
         arguments = layer_arguments(qkv, a, b, self._ids(slots), cu_seqlens, max_window, mixer, conv_weight, conv_bias,
                                     conv_silu, z, norm_weight, norm_gate, norm_eps, mixer_out, out, row_status, numerics,
-                                    impl, self._stream if stream is None else stream)
+                                    impl, self._stream if stream is None else stream, ring_ids)
         _ringfold.verify_layer(arguments, self._native, layer)
         return arguments["out"]
 
@@ -308,10 +327,11 @@ class Pool:
 
     def conv_verify(self, layer: int, x: Array, weight: Array, slots: Slots, *, bias: Optional[Array] = None,
                     silu: bool = True, out: Optional[Array] = None, cu_seqlens: Optional[Ints] = None,
-                    row_status: Optional[Array] = None, impl: Optional[str] = None, stream: Stream = None) -> Array:
+                    row_status: Optional[Array] = None, impl: Optional[str] = None, stream: Stream = None,
+                    ring_ids: Optional[Ints] = None) -> Array:
         """``ringfold.conv_verify`` on the layer's conv window and conv ring. Returns ``out``."""
         arguments = conv_arguments(x, weight, self._ids(slots), bias, silu, out, cu_seqlens, row_status, impl,
-                                   self._stream if stream is None else stream)
+                                   self._stream if stream is None else stream, ring_ids)
         _ringfold.conv_verify(arguments, self._native, layer)
         return arguments["out"]
 
@@ -326,7 +346,8 @@ class Pool:
 
     def commit(self, num_accepted: Ints, slots: Slots, *, generations: Optional[Ints] = None,
                track_slots: Optional[Slots] = None, track_steps: Optional[Ints] = None,
-               row_status: Optional[Array] = None, impl: Optional[str] = None, stream: Stream = None) -> None:
+               row_status: Optional[Array] = None, impl: Optional[str] = None, stream: Stream = None,
+               ring_ids: Optional[Ints] = None) -> None:
         """Consumes the pending window of every row, in all layers and conv windows: all of a row, or nothing.
 
         Args:
@@ -338,6 +359,7 @@ class Pool:
             track_steps: int32 [B], with track_slots: row of the window after which the snapshot is taken (0: after
                 the first token), below num_accepted.
             row_status: int32 [B], written: ``RowStatus``. Without it a refused row fails the call on the CPU.
+            ring_ids: int32 [B]: those of the verify; for pools with ``rings``, and only for them.
         """
         # Lists become arrays like the arrays among the arguments, and the call runs in their stream.
         given = [values for values in (num_accepted, slots) if hasattr(values, "__dlpack__")]
@@ -348,6 +370,7 @@ class Pool:
         arguments = {"slot_ids": ints(ids, like), "generations": ints(generations, like),
                      "num_accepted": ints(num_accepted, like), "track_slots": ints(self._ids(track_slots), like),
                      "track_steps": ints(track_steps, like), "row_status": row_status, "impl": impl,
+                     "ring_ids": ints(ring_ids, like),
                      "stream": stream_handle(self._stream if stream is None else stream, like)}
         _ringfold.commit(arguments, self._native)
 

@@ -45,6 +45,9 @@ def bind(pool: Pool, layer: Optional[int] = None, *, whole: bool = False) -> Uni
     """
     if pool._views != "torch":
         raise InvalidArgumentError(f"pool: expected one made with views='torch', found views={pool._views!r}")
+    if pool.config.rings > 0:
+        raise InvalidArgumentError("pool: expected one whose rings are keyed by slot (the operators take no ring_ids), "
+                                   f"found rings={pool.config.rings}")
     if layer is not None:
         return pool.bind_layer(layer) if whole else pool.bind(layer)
     if pool not in _numbers:

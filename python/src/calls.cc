@@ -60,6 +60,7 @@ Window window_of(Arguments& in) {
   window.slot_ids = in.array("slot_ids", Access::read);
   window.cu_seqlens = in.array("cu_seqlens", Access::read);
   in.integer("max_window", &window.max_window);
+  window.ring_ids = in.array("ring_ids", Access::read);
   return window;
 }
 
@@ -79,6 +80,12 @@ History history_of(Arguments& in, Access access) {
   in.name("history", "policy", kPolicyNames, &history.policy);
   in.integer("history", "max_window", &history.max_window);
   return history;
+}
+
+/// Of rings keyed by request row; `name`: owners, or conv_owners.
+RingOwners owners_of(Arguments& in, const char* name, Access access) {
+  return {.slot_of_ring = in.array(name, "slot_of_ring", access),
+          .ring_of_slot = in.array(name, "ring_of_slot", access)};
 }
 
 /// What every call has.
@@ -128,6 +135,7 @@ void call_verify(nb::dict values, const PoolObject* pool, int64_t layer) {
   if (!bound) {
     args.ring = ring_of(in, Access::write);
     args.history = history_of(in, Access::read);
+    args.owners = owners_of(in, "owners", Access::write);
     // Only a history that is due changes the state.
     args.state = in.array("state", args.history.empty() ? Access::read : Access::write);
   }
@@ -153,6 +161,7 @@ void call_decode(nb::dict values, const PoolObject* pool, int64_t layer) {
 template <class Args>
 void fill_accepted(Arguments& in, Args* args) {
   args->slot_ids = in.array("slot_ids", Access::read);
+  args->ring_ids = in.array("ring_ids", Access::read);
   args->num_accepted = in.array("num_accepted", Access::read);
   args->track_slots = in.array("track_slots", Access::read);
   args->track_steps = in.array("track_steps", Access::read);
@@ -167,6 +176,7 @@ void call_fold(nb::dict values) {
   args.state = in.array("state", Access::write);
   args.ring = ring_of(in, Access::read);
   args.pending = in.array("pending", Access::write);
+  args.owners = owners_of(in, "owners", Access::read);
   args.history = history_of(in, Access::write);
   in.flag("qk_l2norm", &args.qk_l2norm);
   if (in.has("mixer")) args.mixer = mixer_of(in, {});
@@ -212,6 +222,7 @@ ConvArgs conv_of(Arguments& in, const PoolObject* pool, int64_t layer, Access st
     args.conv_state = in.array("conv_state", state);
     args.conv_ring = in.array("conv_ring", Access::write);
     args.pending = in.array("pending", Access::write);
+    args.owners = owners_of(in, "owners", Access::write);
   } else if (args.conv_state.empty()) {
     refuse("pool", "one with a short conv (conv_channels)", "one without");
   }
@@ -221,6 +232,7 @@ ConvArgs conv_of(Arguments& in, const PoolObject* pool, int64_t layer, Access st
   in.flag("silu", &args.silu);
   args.out = in.array("out", Access::write);
   args.slot_ids = in.array("slot_ids", Access::read);
+  args.ring_ids = in.array("ring_ids", Access::read);
   args.cu_seqlens = in.array("cu_seqlens", Access::read);
   args.row_status = in.array("row_status", Access::write);
   fill_common(in, &args);
@@ -270,6 +282,8 @@ LayerArgs layer_of(Arguments& in, const PoolObject* pool, int64_t layer, bool de
     args.conv_state = in.array("conv_state", decodes ? Access::write : Access::read);
     args.conv_ring = in.array("conv_ring", decodes ? Access::read : Access::write);
     args.conv_pending = in.array("conv_pending", Access::write);
+    args.owners = owners_of(in, "owners", Access::write);
+    args.conv_owners = owners_of(in, "conv_owners", Access::write);
   } else if (args.conv_state.empty()) {
     refuse("pool", "one with a short conv (conv_channels)", "one without");
   }

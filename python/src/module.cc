@@ -37,7 +37,11 @@ NB_MODULE(_ringfold, m) {
              "track_slots past the pool, or track_steps not among the accepted rows")
       .value("slot_not_acquired", RowStatus::slot_not_acquired, "the slot is free")
       .value("bad_window_bounds", RowStatus::bad_window_bounds,
-             "cu_seqlens not ascending, or past the number of tokens");
+             "cu_seqlens not ascending, or past the number of tokens")
+      .value("ring_out_of_range", RowStatus::ring_out_of_range, "ring id negative, or >= number of rings")
+      .value("duplicate_ring", RowStatus::duplicate_ring, "the ring is written by more than one row of the call")
+      .value("window_not_in_ring", RowStatus::window_not_in_ring,
+             "the slot's window is in another ring, or was overwritten by another slot's");
   m.def("row_status_name", [](int status) { return ringfold::to_string(static_cast<RowStatus>(status)); });
 
   m.attr("MAX_HEAD_DIM") = ringfold::kMaxHeadDim;

@@ -31,6 +31,7 @@ PoolConfig config_of(const nb::dict& values) {
   in.name("act_dtype", kFloatNames, &c.act_dtype);
   in.integer("ring_rows", &c.ring_rows);
   in.integer("max_window", &c.max_window);
+  in.integer("rings", &c.rings);
   in.integer("conv_channels", &c.conv_channels);
   in.integer("conv_width", &c.conv_width);
   in.flag("qk_l2norm", &c.qk_l2norm);
@@ -55,6 +56,7 @@ nb::dict config_as_dict(const PoolConfig& c) {
   d["state_dtype"] = to_string(c.state_dtype);
   d["act_dtype"] = to_string(c.act_dtype);
   d["max_window"] = c.max_window;
+  d["rings"] = c.rings;
   d["conv_channels"] = c.conv_channels;
   d["conv_width"] = c.conv_width;
   d["qk_l2norm"] = c.qk_l2norm;
@@ -95,6 +97,10 @@ TensorView view_named(const PoolObject& object, const std::string& name, int64_t
   if (name == "history.base") return one(pool.history().base);
   if (name == "history.live") return one(pool.history().live);
   if (name == "history.cuts") return one(pool.history().cuts);
+  if (name == "owners.slot_of_ring") return one(pool.owners().slot_of_ring);
+  if (name == "owners.ring_of_slot") return one(pool.owners().ring_of_slot);
+  if (name == "conv_owners.slot_of_ring") return one(pool.conv_owners().slot_of_ring);
+  if (name == "conv_owners.ring_of_slot") return one(pool.conv_owners().ring_of_slot);
   if (name == "conv_state") return one(pool.conv_state());
   if (name == "conv_ring") return one(pool.conv_ring());
   if (name == "conv_pending") return one(pool.conv_pending());

@@ -34,7 +34,20 @@ Window read(Arguments& in, const ringfold_window* given) {
           .b = in.tensor("window.b", w.b),
           .slot_ids = in.tensor("window.slot_ids", w.slot_ids),
           .cu_seqlens = in.tensor("window.cu_seqlens", w.cu_seqlens),
-          .max_window = w.max_window};
+          .max_window = w.max_window,
+          .ring_ids = in.tensor("window.ring_ids", w.ring_ids)};
+}
+
+RingOwners read(Arguments& in, const ringfold_ring_owners* given) {
+  const ringfold_ring_owners o = in.optional("owners", given);
+  return {.slot_of_ring = in.tensor("owners.slot_of_ring", o.slot_of_ring),
+          .ring_of_slot = in.tensor("owners.ring_of_slot", o.ring_of_slot)};
+}
+
+RingOwners read_conv(Arguments& in, const ringfold_ring_owners* given) {
+  const ringfold_ring_owners o = in.optional("conv_owners", given);
+  return {.slot_of_ring = in.tensor("conv_owners.slot_of_ring", o.slot_of_ring),
+          .ring_of_slot = in.tensor("conv_owners.ring_of_slot", o.ring_of_slot)};
 }
 
 Ring read(Arguments& in, const ringfold_ring* given) {
@@ -92,14 +105,6 @@ void read_tensors(Arguments& in, const Given& given, Args* args) {
   args->stream = given.stream;
 }
 
-/// What verify and decode share.
-template <class Args, class Given>
-void read_step(Arguments& in, const Given& given, Args* args) {
-  read_tensors(in, given, args);
-  bind(in, given,
-       {{"state", given.state}, {"ring", given.ring}, {"pending", given.pending}, {"history", given.history}}, args);
-}
-
 LayerArgs read(Arguments& in, const ringfold_layer_args* pointer) {
   const ringfold_layer_args given = in.required("args", pointer);
   LayerArgs args;
@@ -111,6 +116,8 @@ LayerArgs read(Arguments& in, const ringfold_layer_args* pointer) {
   args.conv_state = in.tensor("conv_state", given.conv_state);
   args.conv_ring = in.tensor("conv_ring", given.conv_ring);
   args.conv_pending = in.tensor("conv_pending", given.conv_pending);
+  args.owners = read(in, given.owners);
+  args.conv_owners = read_conv(in, given.conv_owners);
   args.z = in.tensor("z", given.z);
   args.norm_weight = in.tensor("norm_weight", given.norm_weight);
   args.norm_gate = in.choice("norm_gate", given.norm_gate, NormGate::sigmoid);
@@ -123,7 +130,9 @@ LayerArgs read(Arguments& in, const ringfold_layer_args* pointer) {
         {"history", given.history},
         {"conv_state", given.conv_state},
         {"conv_ring", given.conv_ring},
-        {"conv_pending", given.conv_pending}},
+        {"conv_pending", given.conv_pending},
+        {"owners", given.owners},
+        {"conv_owners", given.conv_owners}},
        &args);
   return args;
 }
@@ -132,6 +141,7 @@ LayerArgs read(Arguments& in, const ringfold_layer_args* pointer) {
 template <class Args, class Given>
 void read_accepted(Arguments& in, const Given& given, Args* args) {
   args->slot_ids = in.tensor("slot_ids", given.slot_ids);
+  args->ring_ids = in.tensor("ring_ids", given.ring_ids);
   args->num_accepted = in.tensor("num_accepted", given.num_accepted);
   args->track_slots = in.tensor("track_slots", given.track_slots);
   args->track_steps = in.tensor("track_steps", given.track_steps);
@@ -150,14 +160,20 @@ ConvArgs read(Arguments& in, const ringfold_conv_args* pointer) {
                    .silu = !in.flag("activation", given.activation),
                    .conv_state = in.tensor("conv_state", given.conv_state),
                    .conv_ring = in.tensor("conv_ring", given.conv_ring),
+                   .ring_ids = in.tensor("ring_ids", given.ring_ids),
                    .out = in.tensor("out", given.out),
                    .slot_ids = in.tensor("slot_ids", given.slot_ids),
                    .cu_seqlens = in.tensor("cu_seqlens", given.cu_seqlens),
                    .pending = in.tensor("pending", given.pending),
+                   .owners = read(in, given.owners),
                    .row_status = in.tensor("row_status", given.row_status),
                    .impl = text(given.impl),
                    .stream = given.stream};
-  bind(in, given, {{"conv_state", given.conv_state}, {"conv_ring", given.conv_ring}, {"pending", given.pending}},
+  bind(in, given,
+       {{"conv_state", given.conv_state},
+        {"conv_ring", given.conv_ring},
+        {"pending", given.pending},
+        {"owners", given.owners}},
        &args);
   return args;
 }
@@ -175,7 +191,15 @@ ringfold_status ringfold_verify(const ringfold_verify_args* pointer) {
     Arguments in;
     VerifyArgs args;
     const ringfold_verify_args given = in.required("args", pointer);
-    read_step(in, given, &args);
+    read_tensors(in, given, &args);
+    args.owners = read(in, given.owners);
+    bind(in, given,
+         {{"state", given.state},
+          {"ring", given.ring},
+          {"pending", given.pending},
+          {"history", given.history},
+          {"owners", given.owners}},
+         &args);
     args.snapshots = in.tensor("snapshots", given.snapshots);
     return in.ok() ? verify(args) : in.status();
   });
@@ -185,7 +209,10 @@ ringfold_status ringfold_decode(const ringfold_decode_args* pointer) {
   return guarded([&]() -> Status {
     Arguments in;
     DecodeArgs args;
-    read_step(in, in.required("args", pointer), &args);
+    const ringfold_decode_args given = in.required("args", pointer);
+    read_tensors(in, given, &args);
+    bind(in, given,
+         {{"state", given.state}, {"ring", given.ring}, {"pending", given.pending}, {"history", given.history}}, &args);
     return in.ok() ? decode(args) : in.status();
   });
 }
@@ -204,6 +231,7 @@ ringfold_status ringfold_fold(const ringfold_fold_args* pointer) {
     }
     read_accepted(in, given, &args);
     args.pending = in.tensor("pending", given.pending);
+    args.owners = read(in, given.owners);
     args.history = read(in, given.history);
     args.state_rounding = in.choice("state_rounding", given.state_rounding, StateRounding::per_token);
     if (given.mixer != nullptr) args.mixer = read(in, given.mixer);

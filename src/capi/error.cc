@@ -26,7 +26,10 @@ static_assert(same(RINGFOLD_ROW_DONE, RowStatus::done) && same(RINGFOLD_ROW_NULL
               same(RINGFOLD_ROW_WINDOW_TOO_LONG, RowStatus::window_too_long) &&
               same(RINGFOLD_ROW_TRACK_OUT_OF_RANGE, RowStatus::track_out_of_range) &&
               same(RINGFOLD_ROW_SLOT_NOT_ACQUIRED, RowStatus::slot_not_acquired) &&
-              same(RINGFOLD_ROW_BAD_WINDOW_BOUNDS, RowStatus::bad_window_bounds));
+              same(RINGFOLD_ROW_BAD_WINDOW_BOUNDS, RowStatus::bad_window_bounds) &&
+              same(RINGFOLD_ROW_RING_OUT_OF_RANGE, RowStatus::ring_out_of_range) &&
+              same(RINGFOLD_ROW_DUPLICATE_RING, RowStatus::duplicate_ring) &&
+              same(RINGFOLD_ROW_WINDOW_NOT_IN_RING, RowStatus::window_not_in_ring));
 
 }  // namespace
 
@@ -49,7 +52,7 @@ const char* ringfold_status_name(int32_t status) {
 }
 
 const char* ringfold_row_status_name(int32_t row_status) {
-  const bool known = row_status >= RINGFOLD_ROW_DONE && row_status <= RINGFOLD_ROW_BAD_WINDOW_BOUNDS;
+  const bool known = row_status >= RINGFOLD_ROW_DONE && row_status <= RINGFOLD_ROW_WINDOW_NOT_IN_RING;
   return known ? ringfold::to_string(static_cast<ringfold::RowStatus>(row_status)) : "unknown";
 }
 

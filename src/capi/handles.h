@@ -19,7 +19,7 @@ struct PoolTensor {
   DLTensor dl = {};
 };
 
-inline constexpr int kPoolTensors = RINGFOLD_POOL_RING_A + 1;
+inline constexpr int kPoolTensors = RINGFOLD_POOL_CONV_RING_OF_SLOT + 1;
 
 }  // namespace ringfold::capi
 

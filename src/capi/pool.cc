@@ -55,6 +55,7 @@ PoolConfig read(Arguments& in, const ringfold_pool_config* pointer) {
   } else if (c.a_dtype != 0) {
     in.fail(invalid("a_dtype", "0 without ring_a", fmt::format("{}", c.a_dtype)));
   }
+  config.rings = c.rings;
   return config;
 }
 
@@ -79,6 +80,7 @@ ringfold_pool_config to_c(const ringfold_pool& pool) {
   config.ring_u = c.ring_u ? 1 : 0;
   config.ring_a = c.ring_a ? 1 : 0;
   config.a_dtype = c.ring_a ? static_cast<int32_t>(*c.ring_a) : 0;
+  config.rings = c.rings;
   return config;
 }
 
@@ -107,6 +109,7 @@ DLDataType to_c(DType type) {
 std::array<TensorView, kPoolTensors> views(const Pool& pool) {
   const Ring ring = pool.ring();
   const History history = pool.history();
+  const RingOwners owners = pool.owners(), conv_owners = pool.conv_owners();
   return {pool.state(),
           ring.k,
           ring.v,
@@ -121,7 +124,11 @@ std::array<TensorView, kPoolTensors> views(const Pool& pool) {
           pool.conv_pending(),
           pool.generations(),
           ring.u,
-          ring.a};
+          ring.a,
+          owners.slot_of_ring,
+          owners.ring_of_slot,
+          conv_owners.slot_of_ring,
+          conv_owners.ring_of_slot};
 }
 
 void make_tensors(ringfold_pool* pool) {

@@ -27,6 +27,9 @@ uint64_t fingerprint_of(Judge&, const Config&, std::string_view);
 // bodies_rows.cc
 void null_rows(Judge&, const Config&, std::string_view);     // C11
 void refused_rows(Judge&, const Config&, std::string_view);  // C12, rows
+// bodies_ring.cc, where rings are keyed by request row
+void refused_rings(Judge&, const World&);            // C12
+void second_window_elsewhere(Judge&, const World&);  // C16
 // bodies_arguments.cc
 void refused_arguments(Judge&, const Config&, std::string_view);  // C12, whole calls
 // bodies_values.cc

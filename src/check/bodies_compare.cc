@@ -120,7 +120,8 @@ void recurrence_accuracy(Judge& judge, const Config& config, std::string_view im
   for (int64_t length : world.lengths) counts.push_back(static_cast<int32_t>(length));
   const RowBuffers ids(world.slots), accepted(counts);
   FoldArgs args = world.fold_args(store, ids, accepted);
-  args.state = store.state(0), args.ring = store.ring(0), args.pending = store.pending(0);
+  args.state = store.state(0), args.ring = store.ring_argument(0), args.owners = store.owners(0),
+  args.pending = store.pending(0);
   judge.ok(mirrored::fold(args), "fold");
   const oracle::Layer layer = world.params[0].oracle_layer();
   for (size_t r = 0; r < world.slots.size(); ++r) {

@@ -221,6 +221,15 @@ void others_untouched(Judge& judge, const Config& config, std::string_view impl)
       copy(at(saved), at(store));
     }
   };
+  const auto restore_owners = [&] {  // that a verify has set
+    for (int32_t slot : world.slots) {
+      if (!config.by_row) break;
+      const auto entry = [&](const TensorView& view) { return slice(view, slot, 1); };
+      const RingOwners from = saved.owners(mine), to = store.owners(mine);
+      copy(entry(rings_by_slot(config, from.slot_of_ring, 0)), entry(rings_by_slot(config, to.slot_of_ring, 0)));
+      copy(entry(from.ring_of_slot), entry(to.ring_of_slot));
+    }
+  };
   /// A row that a call has emptied.
   const auto restore_row = [&](int32_t slot) {
     copy(saved.state(mine, slot), store.state(mine, slot));
@@ -243,6 +252,7 @@ void others_untouched(Judge& judge, const Config& config, std::string_view impl)
     if (due[r]) copy(saved.state(mine, world.slots[r]), store.state(mine, world.slots[r]));
   }
   restore_pending();
+  restore_owners();
   compare(before, "verify");
 
   Batch again = world.batch(mine);

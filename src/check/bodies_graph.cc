@@ -350,8 +350,13 @@ class PoolScene {
       pool_->bind(l, &convs_.back().args);
       calls.add(convs_.back().args, ringfold::conv_verify, mirrored::conv_verify);
     }
-    CommitArgs args{ids_.view,         generations_.view, counts_.view, track_slots_.view,
-                    track_steps_.view, status_.view,      world_.impl};
+    CommitArgs args{.slot_ids = ids_.view,
+                    .generations = generations_.view,
+                    .num_accepted = counts_.view,
+                    .track_slots = track_slots_.view,
+                    .track_steps = track_steps_.view,
+                    .row_status = status_.view,
+                    .impl = world_.impl};
     Pool& pool = *pool_;
     calls.add(
         args, [&pool](const CommitArgs& a) { return commit(pool, a); },

@@ -1,5 +1,6 @@
 // C13, C18: the pool's generations, and commits that happen whole or not at all.
 #include <algorithm>
+#include <iterator>
 #include <memory>
 
 #include "check/bodies.h"
@@ -33,6 +34,7 @@ class PoolWorld {
     pc.state_rounding = config.rounding;
     pc.device = device_of(impl);
     if (config.ring_a) pc.ring_a = config.gates;
+    if (config.by_row) pc.rings = world.num_slots;
     judge.ok(Pool::create(pc, &pool), "Pool::create");
     if (config.ring_a) give_mixers(judge);
     handles.resize(static_cast<size_t>(world.num_slots));
@@ -54,6 +56,7 @@ class PoolWorld {
     const RowBuffers none({-1});
     CommitArgs args;
     args.slot_ids = args.num_accepted = none.view;
+    if (world.config.by_row) args.ring_ids = none.view;
     judge.refused(mirrored::commit(*pool, args), Code::invalid_argument, "commit before set_mixers");
     std::vector<Mixer> mixers;
     for (const Params& layer : world.params) mixers.push_back(layer.mixer());
@@ -85,12 +88,13 @@ class PoolWorld {
       Buffer x(c.act, {static_cast<int64_t>(ids.size()), c.window, kChannels});
       Buffer y(c.act, {static_cast<int64_t>(ids.size()), c.window, kChannels});
       fill_normal(x.view(), mix({static_cast<int64_t>(c.seed), 53, l}));
-      const RowBuffers slot_ids(ids);
+      const RowBuffers slot_ids(ids), ring_ids(rings_of(c, ids));
       ConvArgs conv;
       conv.x = x.view();
       conv.out = y.view();
       conv.weight = weight.view();
       conv.slot_ids = slot_ids.view;
+      if (c.by_row) conv.ring_ids = ring_ids.view;
       conv.impl = world.impl;
       pool->bind(l, &conv);
       judge.ok(mirrored::conv_verify(conv), "conv_verify on a pool");
@@ -103,6 +107,10 @@ class PoolWorld {
                                    pool->generations()};
     const History h = pool->history();
     if (!h.empty()) all.insert(all.end(), {h.base, h.live, h.cuts});
+    const RingOwners o = pool->owners(), conv = pool->conv_owners();
+    if (!o.empty()) {
+      all.insert(all.end(), {o.slot_of_ring, o.ring_of_slot, conv.slot_of_ring, conv.ring_of_slot});
+    }
     return all;
   }
   std::vector<Bytes> bytes() const {
@@ -111,9 +119,10 @@ class PoolWorld {
     return all;
   }
   void untouched(Judge& judge, const std::vector<Bytes>& before, const std::string& what) const {
-    const char* names[] = {" state",       " conv windows", " pending", " conv pending",
-                           " generations", " base",         " live",    " cuts"};
-    for (size_t i = 0; i < before.size(); ++i) judge.untouched(memory()[i], before[i], what + names[i]);
+    const char* names[] = {" state", " conv windows", " pending", " conv pending", " generations"};
+    for (size_t i = 0; i < before.size(); ++i) {
+      judge.untouched(memory()[i], before[i], what + (i < std::size(names) ? names[i] : " cursors and owners"));
+    }
   }
 
   static constexpr int64_t kChannels = 7;
@@ -128,21 +137,23 @@ struct CommitRows {
 };
 
 struct Commit {
-  explicit Commit(const CommitRows& rows, std::string_view impl)
+  Commit(const CommitRows& rows, const World& world)
       : slots(rows.slots),
+        rings(rings_of(world.config, rows.slots)),
         generations(rows.generations),
         counts(rows.counts),
         track_slots(rows.track_slots),
         track_steps(rows.track_steps),
         status(std::vector<int32_t>(rows.slots.size(), 77)) {
     args.slot_ids = slots.view;
+    if (world.config.by_row) args.ring_ids = rings.view;
     args.generations = generations.view;
     args.num_accepted = counts.view;
     if (!rows.track_slots.empty()) args.track_slots = track_slots.view, args.track_steps = track_steps.view;
     args.row_status = status.view;
-    args.impl = impl;
+    args.impl = world.impl;
   }
-  RowBuffers slots, generations, counts, track_slots, track_steps, status;
+  RowBuffers slots, rings, generations, counts, track_slots, track_steps, status;
   CommitArgs args;
 };
 
@@ -151,8 +162,9 @@ void zero_slot(Judge& judge, const Pool& pool, int32_t id, const std::string& wh
     const Ring ring = pool.ring(l);
     judge.zeros(pool.state(l).at(id), "state " + when);
     judge.zeros(pool.conv_state(l).at(id), "conv window " + when);
+    // A ring keyed by request row may hold anything: nobody reads it before another window is there.
     for (const TensorView& view : {ring.k, ring.v, gate_of(ring), ring.beta, pool.conv_ring(l)}) {
-      judge.zeros(view.at(id), "ring " + when);
+      if (pool.config().rings == 0) judge.zeros(view.at(id), "ring " + when);
     }
     judge.that(ints(pool.pending(l))[id] == kNoWindow, "pending " + when);
     judge.that(ints(pool.conv_pending(l))[id] == kNoWindow, "conv pending " + when);
@@ -169,7 +181,7 @@ void generations(Judge& judge, const Config& config, std::string_view impl) {
   Pool& pool = *w.pool;
   w.verify_rows(judge, {0});
   const Slot old = w.handles[w.world.slots[0]];
-  const Commit late({{old.id}, {old.generation}, {1}, {}, {}}, impl);
+  const Commit late({{old.id}, {old.generation}, {1}, {}, {}}, w.world);
   judge.ok(pool.release(old), "release");
 
   std::vector<Bytes> before = w.bytes();
@@ -203,7 +215,7 @@ void generations(Judge& judge, const Config& config, std::string_view impl) {
   w.untouched(judge, before, "commit with an old handle:");
   judge.refused(pool.reset(old), Code::invalid_argument, "reset with an old handle");
   w.untouched(judge, before, "reset with an old handle:");
-  const Commit right({{fresh.id}, {fresh.generation}, {static_cast<int32_t>(config.window)}, {}, {}}, impl);
+  const Commit right({{fresh.id}, {fresh.generation}, {static_cast<int32_t>(config.window)}, {}, {}}, w.world);
   judge.ok(mirrored::commit(pool, right.args), "commit with the new handle");
   judge.rows(right.status.view, {RowStatus::done}, "commit with the new handle");
 }
@@ -219,7 +231,6 @@ struct BadCommit {
 /// Row 0 is bad: it is refused whole, the others are committed. `silent`: without row_status, where that is allowed.
 void bad_commit(Judge& judge, const PoolWorld& w, const PoolWorld& twin, const BadCommit& bad, int32_t free_slot,
                 bool silent) {
-  const std::string_view impl = w.world.impl;
   const auto T = static_cast<int32_t>(w.world.config.window);
   const int32_t slot = w.world.slots[0];
   std::vector<size_t> all(w.world.slots.size());
@@ -237,9 +248,9 @@ void bad_commit(Judge& judge, const PoolWorld& w, const PoolWorld& twin, const B
     rows.track_steps.push_back(r == 0 ? bad.track_step : -1);
   }
   std::vector<Bytes> before = w.bytes();
-  Commit partly(rows, impl);
+  Commit partly(rows, w.world);
   if (!judge.on_device()) {
-    Commit whole(rows, impl);
+    Commit whole(rows, w.world);
     whole.args.row_status = {};
     judge.refused(mirrored::commit(*w.pool, whole.args), Code::invalid_argument, name + ", no row_status");
     w.untouched(judge, before, name + ", no row_status:");
@@ -257,18 +268,19 @@ void bad_commit(Judge& judge, const PoolWorld& w, const PoolWorld& twin, const B
        {&good.slots, &good.generations, &good.counts, &good.track_slots, &good.track_steps}) {
     column->erase(column->begin());
   }
-  if (!good.slots.empty()) judge.ok(mirrored::commit(*twin.pool, Commit(good, impl).args), "commit of the good rows");
+  if (!good.slots.empty())
+    judge.ok(mirrored::commit(*twin.pool, Commit(good, w.world).args), "commit of the good rows");
   w.untouched(judge, twin.bytes(), name + ":");
   // And the refused row can still be committed, with its snapshot.
   const CommitRows again{{slot}, {w.handles[slot].generation}, {T}, {free_slot}, {0}};
   for (const PoolWorld* pool : {&w, &twin}) {
-    const Commit retry(again, impl);
+    const Commit retry(again, w.world);
     judge.ok(mirrored::commit(*pool->pool, retry.args), "commit of a row that was refused before");
     judge.rows(retry.status.view, {RowStatus::done}, "commit of a row that was refused before");
   }
   w.untouched(judge, twin.bytes(), "commit of a row that was refused before:");
   before = w.bytes();
-  const Commit second(again, impl);
+  const Commit second(again, w.world);
   judge.ok(mirrored::commit(*w.pool, second.args), "second commit of one window");
   judge.rows(second.status.view, {RowStatus::no_pending_window}, "second commit of one window");
   w.untouched(judge, before, "second commit of one window:");
@@ -296,7 +308,7 @@ void commit_is_atomic(Judge& judge, const Config& config, std::string_view impl)
   // One layer whose conv did not run: nothing is committed on any layer.
   w.verify_rows(judge, {0}, config.layers - 1);
   const std::vector<Bytes> before = w.bytes();
-  const Commit incomplete({{slot}, {w.handles[slot].generation}, {T}, {}, {}}, impl);
+  const Commit incomplete({{slot}, {w.handles[slot].generation}, {T}, {}, {}}, w.world);
   judge.ok(mirrored::commit(*w.pool, incomplete.args), "commit of a step whose conv did not run on one layer");
   judge.rows(incomplete.status.view, {RowStatus::no_pending_window},
              "commit of a step whose conv did not run on one layer");

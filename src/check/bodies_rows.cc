@@ -276,7 +276,8 @@ void undefined_slots(Judge& judge, const World& world, const std::vector<Row>& r
   Store expected = world.make_store();
   expected.copy_from(verified);
   judge.ok(mirrored::fold(args), collides);
-  args.state = expected.state(), args.ring = expected.ring(), args.pending = expected.pending();
+  args.state = expected.state(), args.ring = expected.ring_argument(), args.pending = expected.pending();
+  args.owners = expected.owners();
   args.history = expected.history();
   args.track_slots = args.track_steps = {};
   judge.ok(mirrored::fold(args), "the same without the snapshot");
@@ -436,6 +437,7 @@ void refused_rows(Judge& judge, const Config& config, std::string_view impl) {
   refused_folds(judge, world);
   duplicates(judge, world);
   refused_windows(judge, world);
+  if (config.by_row) refused_rings(judge, world);
   if (world.has_history()) {
     refused_histories(judge, world);
   } else {

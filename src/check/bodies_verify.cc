@@ -157,6 +157,7 @@ void ring_holds_inputs(Judge& judge, const Config& config, std::string_view impl
 
 void second_window_replaces(Judge& judge, const Config& config, std::string_view impl) {
   const World world(config, impl);
+  if (config.by_row) second_window_elsewhere(judge, world);
   const Store twice = world.make_store(), once = world.make_store();
   std::vector<Row> second;
   std::vector<Sequence> tokens;

@@ -78,6 +78,15 @@ Config raw_gate_point(int64_t i) {
   return c;
 }
 
+/// Point i of the sequence for rings keyed by request row; KDA's raw gate among them.
+Config by_row_point(int64_t i) {
+  Config c = i % 3 == 2 ? raw_gate_point(i) : point(7 * i + 4);
+  c.policy = FoldPolicy::on_commit;
+  c.by_row = true;
+  c.seed = static_cast<uint64_t>(6000 + i);
+  return c;
+}
+
 struct Plan {
   std::string_view line;
   int64_t quick, full;  ///< points
@@ -122,7 +131,7 @@ std::string Config::name() const {
          ringfold::to_string(state) + "_" + to_string(layout) + "_" + ringfold::to_string(rounding) +
          (qk_l2norm ? "" : "_rawqk") + "_s" + n(static_cast<int64_t>(seed)) +
          (policy == FoldPolicy::on_commit ? std::string() : std::string("_") + ringfold::to_string(policy)) +
-         (ring_u ? "_u" : "") + (ring_a ? "_a" : "");
+         (ring_u ? "_u" : "") + (ring_a ? "_a" : "") + (by_row ? "_byrow" : "");
 }
 
 Desc describe(const Config& c, Op op, Device device) {
@@ -156,11 +165,12 @@ std::vector<Config> configs(std::string_view line, Level level, Device device) {
     std::vector<Config> grid;
     const int64_t count = level == Level::quick ? plan.quick : plan.full;
     const int64_t more = asks_policies(line) ? std::max<int64_t>(3, count / 3) : 0;
-    const int64_t with_policies = count + more, all = with_policies + more;
+    const int64_t with_policies = count + more, with_raw_gates = with_policies + more, all = with_raw_gates + more;
     for (int64_t i = 0; i < all; ++i) {
-      grid.push_back(i < count           ? point(i)
-                     : i < with_policies ? policy_point(i - count)
-                                         : raw_gate_point(i - with_policies));
+      grid.push_back(i < count            ? point(i)
+                     : i < with_policies  ? policy_point(i - count)
+                     : i < with_raw_gates ? raw_gate_point(i - with_policies)
+                                          : by_row_point(i - with_raw_gates));
       Config& c = grid.back();
       if (line == "C8" && c.state != DType::f32) c.rounding = StateRounding::per_token;    // what the line is about
       if (line == "C10" && c.state != DType::f32) c.rounding = StateRounding::per_commit;  // fp64 does not round

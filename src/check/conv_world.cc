@@ -31,6 +31,7 @@ ConvWorld::ConvWorld(const Config& c, std::string_view name) : config(c), impl(n
 
 ConvWorld::Memory ConvWorld::make_memory() const {
   Memory m;
+  m.owners = OwnerBuffers(config, num_slots);
   const bool strided = config.layout == Layout::strided;
   const auto pitch = strided ? Buffer::Pitch::padded : Buffer::Pitch::packed;
   if (strided) {  // time outside channels in memory
@@ -41,7 +42,8 @@ ConvWorld::Memory ConvWorld::make_memory() const {
     m.state = m.state_buffer.view();
   }
   m.ring_buffer = Buffer(config.act, {num_slots, std::min<int64_t>(config.window + 1, kMaxWindow), C}, pitch);
-  m.ring = m.ring_buffer.view();
+  m.ring_argument = m.ring_buffer.view();
+  m.ring = rings_by_slot(config, m.ring_argument, 0);
   m.pending_buffer = Buffer(DType::i32, {num_slots});
   m.pending = m.pending_buffer.view();
   set_ints(m.pending, std::vector<int32_t>(static_cast<size_t>(num_slots), kNoWindow));
@@ -89,13 +91,15 @@ ConvWorld::Call ConvWorld::call(const Memory& memory, const std::vector<ConvRow>
     return rows.view;
   };
   result.args.slot_ids = add(ids);
+  if (config.by_row) result.args.ring_ids = add(rings_of(config, ids));
   result.args.row_status = add(std::vector<int32_t>(ids.size(), 77));
   if (ragged) result.args.cu_seqlens = add(bounds);
   result.args.weight = weight.view();
   if (config.seed % 3 != 1) result.args.bias = bias.view();
   result.args.silu = silu;
   result.args.conv_state = memory.state;
-  result.args.conv_ring = memory.ring;
+  result.args.conv_ring = memory.ring_argument;
+  result.args.owners = memory.owners.views();
   result.args.pending = memory.pending;
   result.args.impl = impl;
   return result;
@@ -105,6 +109,7 @@ void ConvWorld::guards(Judge& judge, const Memory& memory, const Call* call) con
   judge.intact(memory.state_buffer, "conv state buffer");
   judge.intact(memory.ring_buffer, "conv ring buffer");
   judge.intact(memory.pending_buffer, "conv pending buffer");
+  memory.owners.intact(judge);
   if (call == nullptr) return;
   for (const Buffer& buffer : call->buffers) judge.intact(buffer, "conv call buffer");
 }
@@ -121,14 +126,16 @@ void ConvWorld::decode(Judge& judge, const Memory& memory, Call& call) const {
 
 void ConvWorld::commit(Judge& judge, const Memory& memory, const std::vector<int32_t>& slot_ids,
                        const std::vector<int32_t>& counts, int32_t track_slot, int32_t track_step) const {
-  std::vector<int32_t> slots_of(slot_ids.size(), -1), steps_of(slot_ids.size(), -1);
-  slots_of[0] = track_slot;
+  std::vector<int32_t> targets(slot_ids.size(), -1), steps_of(slot_ids.size(), -1);
+  targets[0] = track_slot;
   steps_of[0] = track_step;
-  const RowBuffers ids(slot_ids), accepted(counts), track_slots(slots_of), track_steps(steps_of);
+  const RowBuffers ids(slot_ids), accepted(counts), track_slots(targets), track_steps(steps_of),
+      rings(rings_of(config, slot_ids));
   ConvCommitArgs args;
   args.conv_state = memory.state;
-  args.conv_ring = memory.ring;
+  args.conv_ring = memory.ring_argument;
   args.slot_ids = ids.view;
+  if (config.by_row) args.ring_ids = rings.view;
   args.num_accepted = accepted.view;
   if (track_slot >= 0) args.track_slots = track_slots.view, args.track_steps = track_steps.view;
   args.impl = impl;

@@ -21,9 +21,11 @@ class ConvWorld {
 
   struct Memory {
     Buffer state_buffer, ring_buffer, pending_buffer;
-    TensorView state;    ///< [slots,C,W-1]
-    TensorView ring;     ///< [slots,rows,C]
-    TensorView pending;  ///< i32 [slots]
+    OwnerBuffers owners = OwnerBuffers(Config());
+    TensorView state;          ///< [slots,C,W-1]
+    TensorView ring;           ///< [slots,rows,C], also where rings are keyed by request row
+    TensorView ring_argument;  ///< as calls take it
+    TensorView pending;        ///< i32 [slots]
   };
   /// Random windows in `slots`, everything else poisoned.
   Memory make_memory() const;

@@ -63,6 +63,11 @@ std::vector<std::pair<const char*, TensorView>> Store::memory() const {
   std::vector<std::pair<const char*, TensorView>> all = {{" state", state()},    {" ring k", r.k},
                                                          {" ring v", r.v},       {" ring gate", gate_of(r)},
                                                          {" ring beta", r.beta}, {" pending", pending()}};
+  if (config_.by_row) {
+    const RingOwners o = owners();
+    all.insert(all.end(),
+               {{" slot of ring", rings_by_slot(config_, o.slot_of_ring, 1)}, {" ring of slot", o.ring_of_slot}});
+  }
   if (config_.policy != FoldPolicy::on_commit) {
     all.insert(all.end(), {{" base", base_.view()}, {" live", live_.view()}, {" cuts", cuts_.view()}});
   }
@@ -92,7 +97,8 @@ void World::take_layer(const Store& store, int64_t layer, FoldArgs* args) {
     if (!view->empty()) *view = view->at(layer);
   }
   args->state = store.state(layer);
-  args->ring = store.ring(layer);
+  args->ring = store.ring_argument(layer);
+  args->owners = store.owners(layer);
   args->pending = store.pending(layer);
   args->history = store.history(layer);
 }

@@ -1,6 +1,7 @@
 #include "check/layer_world.h"
 
 #include <algorithm>
+#include <type_traits>
 
 namespace ringfold::check {
 namespace {
@@ -60,7 +61,7 @@ LayerWorld::LayerWorld(const Config& config, std::string_view impl) : world(one_
 LayerWorld::Memory LayerWorld::make_memory() const {
   const Config& c = world.config;
   const int64_t rows = std::min<int64_t>(c.window + 1, kMaxWindow);
-  Memory m{world.make_store(), {}, {}, {}, {}, {}, {}};
+  Memory m{world.make_store(), {}, {}, {}, {}, {}, {}, {}, OwnerBuffers(c, world.num_slots), c};
   if (c.layout == Layout::strided) {  // time outside channels in memory
     m.conv_state_buffer = Buffer(c.act, {world.num_slots, W - 1, C}, pitch_of(c));
     m.conv_state = m.conv_state_buffer.view().permute({0, 2, 1});
@@ -69,7 +70,8 @@ LayerWorld::Memory LayerWorld::make_memory() const {
     m.conv_state = m.conv_state_buffer.view();
   }
   m.conv_ring_buffer = Buffer(c.act, {world.num_slots, rows, C}, pitch_of(c));
-  m.conv_ring = m.conv_ring_buffer.view();
+  m.conv_ring_argument = m.conv_ring_buffer.view();
+  m.conv_ring = rings_by_slot(c, m.conv_ring_argument, 0);
   m.conv_pending_buffer = Buffer(DType::i32, {world.num_slots}, pitch_of(c));
   m.conv_pending = m.conv_pending_buffer.view();
   set_ints(m.conv_pending, std::vector<int32_t>(static_cast<size_t>(world.num_slots), kNoWindow));
@@ -82,6 +84,10 @@ LayerWorld::Memory LayerWorld::make_memory() const {
 std::vector<std::pair<const char*, TensorView>> LayerWorld::Memory::all() const {
   auto views = store.memory();
   views.insert(views.end(), {{" conv state", conv_state}, {" conv ring", conv_ring}, {" conv pending", conv_pending}});
+  if (const RingOwners o = conv_owners.views(); !o.empty()) {
+    views.insert(views.end(), {{" conv slot of ring", rings_by_slot(config, o.slot_of_ring, 0)},
+                               {" conv ring of slot", o.ring_of_slot}});
+  }
   return views;
 }
 
@@ -90,6 +96,7 @@ void LayerWorld::Memory::guards(Judge& judge) const {
   judge.intact(conv_state_buffer, "conv state buffer");
   judge.intact(conv_ring_buffer, "conv ring buffer");
   judge.intact(conv_pending_buffer, "conv pending buffer");
+  conv_owners.intact(judge);
 }
 
 void LayerWorld::Call::guards(Judge& judge) const {
@@ -136,10 +143,12 @@ LayerArgs LayerWorld::args(const Memory& memory, Call& call) const {
   if (has_bias()) a.conv_bias = conv_bias.view();
   a.conv_silu = silu;
   a.conv_state = memory.conv_state;
-  a.conv_ring = memory.conv_ring;
+  a.conv_ring = memory.conv_ring_argument;
   a.conv_pending = memory.conv_pending;
+  a.conv_owners = memory.conv_owners.views();
+  a.owners = memory.store.owners(0);
   a.state = memory.store.state(0);
-  a.ring = memory.store.ring(0);
+  a.ring = memory.store.ring_argument(0);
   a.pending = memory.store.pending(0);
   a.history = memory.store.history(0);
   a.z = call.z.view();
@@ -187,8 +196,10 @@ Buffer LayerWorld::chain(Judge& judge, bool decodes, const Memory& memory, const
   if (has_bias()) conv.bias = conv_bias.view();
   conv.silu = silu;
   conv.conv_state = memory.conv_state;
-  conv.conv_ring = memory.conv_ring;
+  conv.conv_ring = memory.conv_ring_argument;
   conv.pending = memory.conv_pending;
+  conv.owners = memory.conv_owners.views();
+  conv.ring_ids = w.ring_ids;
   conv.out = y.view();
   conv.slot_ids = w.slot_ids;
   conv.cu_seqlens = w.cu_seqlens;
@@ -203,7 +214,8 @@ Buffer LayerWorld::chain(Judge& judge, bool decodes, const Memory& memory, const
     a.window = w;
     split(c, y.view(), &a.window);
     a.state = memory.store.state(0);
-    a.ring = memory.store.ring(0);
+    a.ring = memory.store.ring_argument(0);
+    if constexpr (std::is_same_v<decltype(a), VerifyArgs>) a.owners = memory.store.owners(0);
     a.pending = memory.store.pending(0);
     a.history = memory.store.history(0);
     a.out = mixed.view();
@@ -243,11 +255,12 @@ void LayerWorld::commit(Judge& judge, const Memory& memory, const std::vector<in
     folded_counts.push_back(counts[r]);
   }
   if (!folded.empty()) world.fold(judge, memory.store, folded, folded_counts);
-  const RowBuffers ids(world.slots), accepted(counts);
+  const RowBuffers ids(world.slots), accepted(counts), rings(rings_of(world.config, world.slots));
   ConvCommitArgs a;
   a.conv_state = memory.conv_state;
-  a.conv_ring = memory.conv_ring;
+  a.conv_ring = memory.conv_ring_argument;
   a.slot_ids = ids.view;
+  if (world.config.by_row) a.ring_ids = rings.view;
   a.num_accepted = accepted.view;
   a.impl = world.impl;
   judge.ok(mirrored::conv_commit(a), "conv_commit");

@@ -22,7 +22,10 @@ class LayerWorld {
   struct Memory {
     Store store;
     Buffer conv_state_buffer, conv_ring_buffer, conv_pending_buffer;
-    TensorView conv_state, conv_ring, conv_pending;
+    TensorView conv_state, conv_ring, conv_pending;  ///< the ring by slot
+    TensorView conv_ring_argument = {};
+    OwnerBuffers conv_owners = OwnerBuffers(Config());
+    Config config = {};
     std::vector<std::pair<const char*, TensorView>> all() const;
     void guards(Judge& judge) const;
   };

@@ -101,23 +101,82 @@ Status through_copies(const Args& args, Call call) {
 }  // namespace
 
 std::vector<TensorView*> tensors_of(VerifyArgs& a) {
-  return present({&a.mixer.A_log, &a.mixer.dt_bias,   &a.window.q,          &a.window.k,     &a.window.v,  &a.window.a,
-                  &a.window.b,    &a.window.slot_ids, &a.window.cu_seqlens, &a.state,        &a.out,       &a.ring.k,
-                  &a.ring.v,      &a.ring.g,          &a.ring.beta,         &a.ring.u,       &a.ring.a,    &a.snapshots,
-                  &a.pending,     &a.history.base,    &a.history.live,      &a.history.cuts, &a.row_status});
+  return present({&a.mixer.A_log,
+                  &a.mixer.dt_bias,
+                  &a.window.q,
+                  &a.window.k,
+                  &a.window.v,
+                  &a.window.a,
+                  &a.window.b,
+                  &a.window.slot_ids,
+                  &a.window.cu_seqlens,
+                  &a.state,
+                  &a.out,
+                  &a.ring.k,
+                  &a.ring.v,
+                  &a.ring.g,
+                  &a.ring.beta,
+                  &a.ring.u,
+                  &a.ring.a,
+                  &a.snapshots,
+                  &a.pending,
+                  &a.history.base,
+                  &a.history.live,
+                  &a.history.cuts,
+                  &a.row_status,
+                  &a.window.ring_ids,
+                  &a.owners.slot_of_ring,
+                  &a.owners.ring_of_slot});
 }
 
 std::vector<TensorView*> tensors_of(DecodeArgs& a) {
-  return present({&a.mixer.A_log,  &a.mixer.dt_bias,   &a.window.q,          &a.window.k,  &a.window.v, &a.window.a,
-                  &a.window.b,     &a.window.slot_ids, &a.window.cu_seqlens, &a.state,     &a.out,      &a.ring.k,
-                  &a.ring.v,       &a.ring.g,          &a.ring.beta,         &a.ring.u,    &a.ring.a,   &a.pending,
-                  &a.history.base, &a.history.live,    &a.history.cuts,      &a.row_status});
+  return present({&a.mixer.A_log,
+                  &a.mixer.dt_bias,
+                  &a.window.q,
+                  &a.window.k,
+                  &a.window.v,
+                  &a.window.a,
+                  &a.window.b,
+                  &a.window.slot_ids,
+                  &a.window.cu_seqlens,
+                  &a.state,
+                  &a.out,
+                  &a.ring.k,
+                  &a.ring.v,
+                  &a.ring.g,
+                  &a.ring.beta,
+                  &a.ring.u,
+                  &a.ring.a,
+                  &a.pending,
+                  &a.history.base,
+                  &a.history.live,
+                  &a.history.cuts,
+                  &a.row_status,
+                  &a.window.ring_ids});
 }
 
 std::vector<TensorView*> tensors_of(FoldArgs& a) {
-  return present({&a.mixer.A_log, &a.mixer.dt_bias, &a.state, &a.ring.k, &a.ring.v, &a.ring.g, &a.ring.beta, &a.ring.u,
-                  &a.ring.a, &a.slot_ids, &a.num_accepted, &a.track_slots, &a.track_steps, &a.pending, &a.history.base,
-                  &a.history.live, &a.history.cuts, &a.row_status});
+  return present({&a.mixer.A_log,
+                  &a.mixer.dt_bias,
+                  &a.state,
+                  &a.ring.k,
+                  &a.ring.v,
+                  &a.ring.g,
+                  &a.ring.beta,
+                  &a.ring.u,
+                  &a.ring.a,
+                  &a.slot_ids,
+                  &a.num_accepted,
+                  &a.track_slots,
+                  &a.track_steps,
+                  &a.pending,
+                  &a.history.base,
+                  &a.history.live,
+                  &a.history.cuts,
+                  &a.row_status,
+                  &a.ring_ids,
+                  &a.owners.slot_of_ring,
+                  &a.owners.ring_of_slot});
 }
 
 std::vector<TensorView*> tensors_of(MixersArgs& a) {
@@ -130,27 +189,56 @@ std::vector<TensorView*> tensors_of(MixersArgs& a) {
 
 std::vector<TensorView*> tensors_of(ConvArgs& a) {
   return present({&a.x, &a.weight, &a.bias, &a.conv_state, &a.conv_ring, &a.out, &a.slot_ids, &a.cu_seqlens, &a.pending,
-                  &a.row_status});
+                  &a.row_status, &a.ring_ids, &a.owners.slot_of_ring, &a.owners.ring_of_slot});
 }
 
 std::vector<TensorView*> tensors_of(ConvCommitArgs& a) {
-  return present(
-      {&a.conv_state, &a.conv_ring, &a.slot_ids, &a.num_accepted, &a.track_slots, &a.track_steps, &a.row_status});
+  return present({&a.conv_state, &a.conv_ring, &a.slot_ids, &a.num_accepted, &a.track_slots, &a.track_steps,
+                  &a.row_status, &a.ring_ids});
 }
 
 std::vector<TensorView*> tensors_of(GatedNormArgs& a) { return present({&a.x, &a.z, &a.weight, &a.out}); }
 
 std::vector<TensorView*> tensors_of(LayerArgs& a) {
-  return present({&a.mixer.A_log, &a.mixer.dt_bias, &a.qkv,          &a.window.q,        &a.window.k,
-                  &a.window.v,    &a.window.a,      &a.window.b,     &a.window.slot_ids, &a.window.cu_seqlens,
-                  &a.conv_weight, &a.conv_bias,     &a.conv_state,   &a.conv_ring,       &a.conv_pending,
-                  &a.state,       &a.ring.k,        &a.ring.v,       &a.ring.g,          &a.ring.beta,
-                  &a.ring.a,      &a.pending,       &a.history.base, &a.history.live,    &a.history.cuts,
-                  &a.z,           &a.norm_weight,   &a.out,          &a.row_status});
+  return present({&a.mixer.A_log,
+                  &a.mixer.dt_bias,
+                  &a.qkv,
+                  &a.window.q,
+                  &a.window.k,
+                  &a.window.v,
+                  &a.window.a,
+                  &a.window.b,
+                  &a.window.slot_ids,
+                  &a.window.cu_seqlens,
+                  &a.conv_weight,
+                  &a.conv_bias,
+                  &a.conv_state,
+                  &a.conv_ring,
+                  &a.conv_pending,
+                  &a.state,
+                  &a.ring.k,
+                  &a.ring.v,
+                  &a.ring.g,
+                  &a.ring.beta,
+                  &a.ring.a,
+                  &a.pending,
+                  &a.history.base,
+                  &a.history.live,
+                  &a.history.cuts,
+                  &a.z,
+                  &a.norm_weight,
+                  &a.out,
+                  &a.row_status,
+                  &a.window.ring_ids,
+                  &a.owners.slot_of_ring,
+                  &a.owners.ring_of_slot,
+                  &a.conv_owners.slot_of_ring,
+                  &a.conv_owners.ring_of_slot});
 }
 
 std::vector<TensorView*> tensors_of(CommitArgs& a) {
-  return present({&a.slot_ids, &a.generations, &a.num_accepted, &a.track_slots, &a.track_steps, &a.row_status});
+  return present(
+      {&a.slot_ids, &a.ring_ids, &a.generations, &a.num_accepted, &a.track_slots, &a.track_steps, &a.row_status});
 }
 
 void Mirror::add_tensors(const std::vector<TensorView*>& tensors) {

@@ -23,6 +23,42 @@ Buffer::Pitch pitch_of(const Config& c) {
 
 }  // namespace
 
+std::vector<int32_t> rings_of(const Config& config, const std::vector<int32_t>& slots) {
+  std::vector<int32_t> rings;
+  for (const int32_t slot : slots) rings.push_back(ring_of(config, slot));
+  return rings;
+}
+
+TensorView rings_by_slot(const Config& config, const TensorView& rings, int d) {
+  TensorView view = rings;
+  if (!config.by_row) return view;
+  const int64_t last = (view.shape[d] - 1) * view.stride[d];
+  view.data = static_cast<std::byte*>(view.data) + last * static_cast<int64_t>(size_of(view.dtype));
+  view.stride[d] = -view.stride[d];
+  return view;
+}
+
+OwnerBuffers::OwnerBuffers(const Config& c, int64_t slots, int64_t layers) {
+  if (!c.by_row) return;
+  const std::vector<int64_t> shape = layers > 0 ? std::vector{layers, slots} : std::vector{slots};
+  slot_of_ring = Buffer(DType::i32, shape, pitch_of(c));
+  ring_of_slot = Buffer(DType::i32, shape, pitch_of(c));
+}
+
+RingOwners OwnerBuffers::views() const { return {slot_of_ring.view(), ring_of_slot.view()}; }
+
+RingOwners OwnerBuffers::views(int64_t layer) const {
+  RingOwners all = views();
+  if (!all.empty()) all = {all.slot_of_ring.at(layer), all.ring_of_slot.at(layer)};
+  return all;
+}
+
+void OwnerBuffers::intact(Judge& judge) const {
+  if (views().empty()) return;
+  judge.intact(slot_of_ring, "slot of ring");
+  judge.intact(ring_of_slot, "ring of slot");
+}
+
 Params::Params(const Config& c, int64_t layer) : config_(c) {
   A_log = Buffer(DType::f32, {c.HV});
   dt_bias = Buffer(DType::f32, with_channels(c, {c.HV}), pitch_of(c));
@@ -109,6 +145,11 @@ Batch::Batch(const Config& c, Layout layout, std::vector<Row> rows, std::optiona
   RowBuffers ids(slot_ids, strided);
   buffers_.push_back(std::move(ids.buffer));
   window.slot_ids = ids.view;
+  if (c.by_row) {
+    RowBuffers rings(rings_of(c, slot_ids), strided);
+    buffers_.push_back(std::move(rings.buffer));
+    window.ring_ids = rings.view;
+  }
   RowBuffers statuses(std::vector<int32_t>(slot_ids.size(), 77), strided);
   buffers_.push_back(std::move(statuses.buffer));
   row_status = statuses.view;
@@ -209,7 +250,8 @@ void Batch::guards(Judge& judge) const {
   for (size_t i = 0; i < buffers_.size(); ++i) judge.intact(buffers_[i], "batch buffer " + std::to_string(i));
 }
 
-Store::Store(const Config& c, int64_t num_slots, int64_t rows) : config_(c), slots_(num_slots), ring_rows_(rows) {
+Store::Store(const Config& c, int64_t num_slots, int64_t rows)
+    : config_(c), slots_(num_slots), ring_rows_(rows), owners_(c, num_slots, c.layers) {
   const auto pitch = pitch_of(c);
   const int64_t L = c.layers;
   state_ = Buffer(c.state, {L, slots_, c.HV, c.V, c.K}, pitch);
@@ -252,19 +294,33 @@ void Store::fill(const std::vector<int32_t>& used, int64_t stream) {
 }
 
 Ring Store::ring() const {
+  Ring by_slot = ring_argument();
+  for (TensorView* view : {&by_slot.k, &by_slot.v, &by_slot.g, &by_slot.a, &by_slot.beta, &by_slot.u}) {
+    if (!view->empty()) *view = rings_by_slot(config_, *view, 1);
+  }
+  return by_slot;
+}
+
+namespace {
+
+Ring layer_of(const Ring& all, int64_t layer) {
+  Ring ring = all;
+  for (TensorView* view : {&ring.k, &ring.v, &ring.g, &ring.a, &ring.beta, &ring.u}) {
+    if (!view->empty()) *view = view->at(layer);
+  }
+  return ring;
+}
+
+}  // namespace
+
+Ring Store::ring(int64_t layer) const { return layer_of(ring(), layer); }
+Ring Store::ring_argument(int64_t layer) const { return layer_of(ring_argument(), layer); }
+
+Ring Store::ring_argument() const {
   Ring ring;
   ring.k = ring_k_view_, ring.v = ring_v_view_, ring.beta = ring_beta_view_;
   (config_.ring_a ? ring.a : ring.g) = ring_gate_view_;
   if (config_.ring_u) ring.u = ring_u_.view();
-  return ring;
-}
-
-Ring Store::ring(int64_t layer) const {
-  const Ring all = ring();
-  Ring ring;
-  ring.k = all.k.at(layer), ring.v = all.v.at(layer), ring.beta = all.beta.at(layer);
-  (config_.ring_a ? ring.a : ring.g) = gate_of(all).at(layer);
-  if (!all.u.empty()) ring.u = all.u.at(layer);
   return ring;
 }
 
@@ -292,6 +348,7 @@ void Store::guards(Judge& judge) const {
   judge.intact(ring_gate_, "ring gate buffer");
   judge.intact(ring_beta_, "ring beta buffer");
   judge.intact(pending_, "pending buffer");
+  owners_.intact(judge);
   if (config_.ring_u) judge.intact(ring_u_, "ring u buffer");
   if (config_.policy == FoldPolicy::on_commit) return;
   for (const Buffer* cursor : {&base_, &live_, &cuts_}) judge.intact(*cursor, "history cursors");
@@ -306,7 +363,7 @@ RowBuffers::RowBuffers(const std::vector<int32_t>& values, bool strided) {
 }
 
 World::World(const Config& c, std::string_view name) : config(c), impl(name) {
-  num_slots = c.rows + 2;
+  num_slots = slots_of(c);
   Rng rng(mix({static_cast<int64_t>(c.seed), 4}));
   slots = rng.permutation(num_slots);
   // Real work on slot 0 and on the last slot: move both among the first `rows` entries.
@@ -360,7 +417,8 @@ VerifyArgs World::verify_args(const Store& store, int64_t layer, Batch& batch) c
   args.window = batch.window;
   args.state = store.state(layer);
   args.out = batch.out;
-  args.ring = store.ring(layer);
+  args.ring = store.ring_argument(layer);
+  args.owners = store.owners(layer);
   args.snapshots = batch.snapshots;
   args.pending = store.pending(layer);
   args.history = store.history(layer);
@@ -378,7 +436,7 @@ DecodeArgs World::decode_args(const Store& store, int64_t layer, Batch& batch) c
   args.out = batch.out;
   args.pending = store.pending(layer);
   args.history = store.history(layer);
-  if (!args.history.empty()) args.ring = store.ring(layer);
+  if (!args.history.empty()) args.ring = store.ring_argument(layer);
   args.row_status = batch.row_status;
   args.state_rounding = config.rounding;
   args.impl = impl;
@@ -390,8 +448,12 @@ FoldArgs World::fold_args(const Store& store, const RowBuffers& slot_ids, const 
   args.qk_l2norm = config.qk_l2norm;
   if (config.ring_a) args.mixer = gates(store.state().shape[0]);
   args.state = store.state();
-  args.ring = store.ring();
+  args.ring = store.ring_argument();
+  args.owners = store.owners();
   args.slot_ids = slot_ids.view;
+  if (config.by_row) {
+    args.ring_ids = ring_ids_.emplace_back(rings_of(config, ints(slot_ids.view))).view;
+  }
   args.num_accepted = accepted.view;
   args.pending = store.pending();
   args.history = store.history();
@@ -427,6 +489,7 @@ Buffer World::decoded_state(Judge& judge, const Store& start, int64_t layer, siz
   one.layout = Layout::dense;
   one.layers = 1;
   one.policy = FoldPolicy::on_commit;
+  one.by_row = false;
   Store own(one, 1, 1);
   own.fill({0});
   copy(start.logical(layer, slots[row]), own.state(0, 0));

@@ -2,6 +2,7 @@
 // Everything is hostile by default: poisoned, guarded, unused slots and gaps full of NaN.
 #pragma once
 
+#include <deque>
 #include <memory>
 #include <optional>
 #include <string>
@@ -18,6 +19,26 @@ namespace ringfold::check {
 
 /// What a ring keeps of the gate: a or g.
 inline const TensorView& gate_of(const Ring& ring) { return ring.a.empty() ? ring.g : ring.a; }
+
+/// Slots of a world's pool.
+inline int64_t slots_of(const Config& config) { return config.rows + 2; }
+/// With Config::by_row there are as many rings as slots, but a slot uses the one at the other end: an id that is taken
+/// for the other kind is in range, and wrong. A slot that is none has no ring either.
+inline int32_t ring_of(const Config& config, int32_t slot) {
+  const auto slots = static_cast<int32_t>(slots_of(config));
+  return slot < 0 || slot >= slots ? -7 : slots - 1 - slot;
+}
+std::vector<int32_t> rings_of(const Config& config, const std::vector<int32_t>& slots);
+/// [rings,..] as [slots,..] and the other way round; the dimension is the d-th.
+TensorView rings_by_slot(const Config& config, const TensorView& rings, int d);
+/// Owners of rings keyed by request row, [layers,rings] and [layers,slots] (without `layers`: of one layer), poisoned.
+struct OwnerBuffers {
+  explicit OwnerBuffers(const Config& config, int64_t slots = 0, int64_t layers = 0);
+  RingOwners views() const;
+  RingOwners views(int64_t layer) const;
+  void intact(Judge& judge) const;
+  Buffer slot_of_ring, ring_of_slot;  ///< without by_row: none
+};
 
 /// Parameters of one layer, and what the implementation under test is called.
 class Params {
@@ -84,8 +105,14 @@ class Store {
   TensorView state() const { return state_.view(); }
   TensorView state(int64_t layer) const { return state().at(layer); }
   TensorView state(int64_t layer, int64_t slot) const { return state(layer).at(slot); }
+  /// By slot, also where rings are keyed by request row.
   Ring ring() const;
   Ring ring(int64_t layer) const;
+  /// As calls take it.
+  Ring ring_argument() const;
+  Ring ring_argument(int64_t layer) const;
+  RingOwners owners() const { return owners_.views(); }
+  RingOwners owners(int64_t layer) const { return owners_.views(layer); }
   /// Row t of a slot's window: a Ring whose views are [H,K], [HV,V], ...
   Ring ring_row(int64_t layer, int64_t slot, int64_t t) const;
   TensorView pending() const { return pending_.view(); }
@@ -119,6 +146,7 @@ class Store {
   Buffer state_, ring_k_, ring_v_, ring_gate_, ring_beta_, pending_;
   Buffer base_, live_, cuts_, logical_;  ///< fold policies other than on_commit
   Buffer ring_u_;                        ///< where the config asks for it
+  OwnerBuffers owners_;
   TensorView ring_k_view_, ring_v_view_, ring_gate_view_, ring_beta_view_;
 };
 
@@ -181,6 +209,7 @@ class World {
   Mixer gates(int64_t layers) const;
 
   Buffer A_log_, dt_bias_;                      ///< [layers,..], where the ring keeps the raw gate
+  mutable std::deque<RowBuffers> ring_ids_;     ///< of fold_args
   mutable std::shared_ptr<const Store> start_;  ///< what make_store made first, where there are histories
 };
 

@@ -47,6 +47,7 @@ ConvPiece conv_piece(const ConvParams& p, int64_t row, int64_t first, int n) {
   const auto x_size = static_cast<int64_t>(size_of(p.x.dtype)), out_size = static_cast<int64_t>(size_of(p.out.dtype));
   const int64_t window_row = p.window_row(row), token = p.window_token(row);
   return {.slot = p.slot_ids[row],
+          .ring = p.ring_of(row),
           .tokens = p.tokens(row),
           .first = first,
           .n = n,
@@ -67,9 +68,9 @@ Status commit_conv_windows(const ConvParams& p) {
     const int64_t layer = task / parts / p.rows, row = task / parts % p.rows;
     if (!p.live(row)) return;
     const int64_t c0 = task % parts * kChannelsPerTask, c1 = std::min(p.channels, c0 + kChannelsPerTask);
-    const int64_t slot = p.slot_ids[row], dst = p.destination(row);
+    const int64_t slot = p.slot_ids[row], dst = p.destination(row), ring = p.ring_of(row);
     const auto input = [&](int64_t t) {
-      return p.ring.at(layer, slot, t, 0) + c0 * static_cast<int64_t>(size_of(p.ring.dtype));
+      return p.ring.at(layer, ring, t, 0) + c0 * static_cast<int64_t>(size_of(p.ring.dtype));
     };
     // The snapshot first: it reads the old window, which the commit overwrites.
     if (const int64_t target = p.track_slot(row); target >= 0) {

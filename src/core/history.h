@@ -105,6 +105,7 @@ RF_HD void move_row_cursors(const Rows& p, int64_t layer, int64_t row) {
   if (p.move == CursorMove::record) {
     const bool folded = p.history && (is_folded(pending) || replay_of(p, layer, row).to_checkpoint);
     pending = static_cast<int32_t>(p.asked_tokens(row)) | (folded ? kFolded : 0);
+    if (p.owners) p.owners.set(layer, slot, p.ring_of(row));
     return;
   }
   const int32_t after = p.move == CursorMove::settle && pending >= 0 ? pending | kFolded : kNoWindow;

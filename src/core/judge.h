@@ -16,9 +16,14 @@ RF_HD RowStatus judge_slot(int64_t slot, int64_t slots) {
 /// only where the slot is one of the pool's.
 struct WindowFacts {
   int64_t begin = 0, end = 0;  ///< of its tokens
-  int64_t slot = -1;
+  int64_t slot = -1, ring = -1;
   int32_t pending = kNoWindow, base = 0, live = 0;
 };
+
+/// Where rings are keyed by request row: done, or ring_out_of_range.
+RF_HD RowStatus judge_ring(const Rows& p, int64_t ring) {
+  return !p.ring_ids || (ring >= 0 && ring < p.rings) ? RowStatus::done : RowStatus::ring_out_of_range;
+}
 
 /// Bounds come first: also a null row's outputs are zeroed, which needs them. `may_have_history`: false spares a kernel
 /// the code for what its caller knows not to be there.
@@ -30,6 +35,7 @@ RF_HD RowStatus judge_window(const Rows& p, const WindowFacts& f, bool may_have_
   }
   if (const RowStatus s = judge_slot(f.slot, p.slots); s != RowStatus::done) return s;
   if (f.pending == kNotAcquired) return RowStatus::slot_not_acquired;
+  if (const RowStatus s = judge_ring(p, f.ring); s != RowStatus::done) return s;
   // A window goes behind the history, so that no row is read and written by one call.
   const bool records = p.move == CursorMove::record;
   if (may_have_history && p.history && !history_fits(p.history, f.base, f.live, records ? f.end - f.begin : 0))
@@ -42,6 +48,7 @@ RF_HD WindowFacts window_facts(const Rows& p, int64_t row, bool may_have_history
   f.begin = p.cu_seqlens ? p.cu_seqlens[row] : 0;
   f.end = p.cu_seqlens ? p.cu_seqlens[row + 1] : p.window;
   f.slot = p.slot_ids[row];
+  f.ring = p.ring_of(row);
   if (judge_slot(f.slot, p.slots) == RowStatus::done) {
     if (p.pending) f.pending = read_unordered(p.pending.at(0, f.slot));
     if (may_have_history && p.history) f.base = p.history.base.at(0, f.slot), f.live = p.history.live.at(0, f.slot);
@@ -77,6 +84,21 @@ RF_HD int32_t shortest_window(const Rows& p, int64_t slot, const LayerOf& layer_
     look(p.conv_pending, layer_of(i));
   }
   return shortest;
+}
+
+/// Where rings are keyed by request row: is the pending window of a row's slot the one in its ring, in all layers, conv
+/// windows included? A window replays onto the checkpoint that it was verified on. Its slot says in which ring it is,
+/// so that a later window of the slot replaces it, wherever that is; the ring says whose it has, so that another slot's
+/// does too. Looks at every step-th layer from `first` on. Slot and ring are in range.
+template <class LayerOf>
+RF_HD bool window_is_in_ring(const Rows& p, int64_t row, const LayerOf& layer_of, int64_t first = 0, int64_t step = 1) {
+  const int64_t slot = p.slot_ids[row], ring = p.ring_of(row);
+  bool all = true;
+  for (int64_t i = first; i < p.layers; i += step) {
+    if (p.owners) all = all && p.owners.agree(layer_of(i), slot, ring);
+    if (p.conv_owners) all = all && p.conv_owners.agree(layer_of(i), slot, ring);
+  }
+  return all;
 }
 
 /// A row of fold, conv_commit or commit whose slot id is in range. `window` and `target_window` are shortest_window()

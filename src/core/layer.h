@@ -27,6 +27,7 @@ RF_HD RecurrenceParams key_head_of(const LayerParams& p, int64_t row, int h) {
   one.window = static_cast<int>(p.tokens(row));
   one.cu_seqlens = {};
   one.slot_ids = {&p.slot_ids[row], 1};
+  if (p.ring_ids) one.ring_ids = {&p.ring_ids[row], 1};
   if (p.judged) one.judged = {&p.judged[row], 1};
   return one;
 }
@@ -40,6 +41,7 @@ RF_HD int64_t v_channel(const LayerParams& p, int64_t head) { return 2 * p.H * p
 RF_HD ConvPiece piece_of(const RecurrenceParams& one, const Array& from, int64_t first, int n, std::byte* to,
                          int64_t to_step) {
   return {.slot = one.slot_ids[0],
+          .ring = one.ring_of(0),
           .tokens = one.window,
           .first = first,
           .n = n,

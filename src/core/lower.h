@@ -65,6 +65,26 @@ Status lower_accepted(const Args& args, const char* name, const TensorView& like
   return {};
 }
 
+/// What a call says of rings keyed by request row.
+struct RingIds {
+  const char* name;  ///< of `ids`
+  const TensorView& ids;
+  const RingOwners& owners;
+  const TensorView& pending;
+  const TensorView& ring;           ///< any of the ring's arrays, whose rank was checked
+  int64_t slots;                    ///< of the states
+  const int64_t* layers = nullptr;  ///< null: views of one layer
+};
+
+/// The size of a ring's arrays that is the slots', unless rings are keyed by request row.
+inline Dim rings_of(bool by_row, int64_t rings, int64_t slots) {
+  return by_row ? Dim{"rings", rings} : Dim{"slots", slots};
+}
+/// Without ids nothing is set, and there may be no owners.
+Status lower_ring_ids(const RingIds& in, int64_t rows, Rows* p);
+/// The owners alone, whose argument is called `name`.
+Status lower_owners(const char* name, const RingIds& in, OwnerParams* to);
+
 /// Sizes that every operation shares: head dims 1..256, HV a multiple of H.
 Status check_heads(int64_t H, int64_t HV, int64_t K, int64_t V);
 

@@ -63,8 +63,11 @@ Status lower_conv(Op op, const ConvArgs& args, ConvParams* p, Desc* desc) {
   if (T > kMaxWindow) return invalid("x", fmt::format("T <= {}", kMaxWindow), fmt::format("T = {}", T));
   if (op == Op::conv_verify && !args.conv_ring.empty()) {
     if (args.conv_ring.rank != 3) return invalid("conv_ring", "[slots,rows,C]", to_string(args.conv_ring));
+    const Dim rings = rings_of(!args.ring_ids.empty(), args.conv_ring.shape[0], slots);
     RINGFOLD_RETURN_IF_ERROR(
-        check_view("conv_ring", args.conv_ring, {{"slots", slots}, {"rows", args.conv_ring.shape[1]}, {"C", C}}));
+        check_view("conv_ring", args.conv_ring, {rings, {"rows", args.conv_ring.shape[1]}, {"C", C}}));
+    RINGFOLD_RETURN_IF_ERROR(
+        lower_ring_ids({"ring_ids", args.ring_ids, args.owners, args.pending, args.conv_ring, slots}, B, p));
     RINGFOLD_RETURN_IF_ERROR(check_dtype("conv_ring", args.conv_ring, args.x.dtype));
     if (T > args.conv_ring.shape[1]) {
       return invalid("x", fmt::format("T <= the ring's {} rows", args.conv_ring.shape[1]), fmt::format("T = {}", T));
@@ -137,15 +140,18 @@ Status lower(const ConvCommitArgs& args, ConvParams* p, Desc* desc) {
   const Dim layers{"layers", layered ? args.conv_state.shape[0] : 1}, slots{"slots", args.conv_state.shape[at]};
   const Dim C{"C", args.conv_state.shape[at + 1]}, taps{"W-1", args.conv_state.shape[at + 2]};
   const Dim rows{"rows", args.conv_ring.shape[at + 1]};
+  const Dim rings = rings_of(!args.ring_ids.empty(), args.conv_ring.shape[at], slots.size);
   RINGFOLD_RETURN_IF_ERROR(check_conv_width("weight", taps.size + 1));
   RINGFOLD_RETURN_IF_ERROR(layered ? check_view("conv_state", args.conv_state, {layers, slots, C, taps}, Inner::free)
                                    : check_view("conv_state", args.conv_state, {slots, C, taps}, Inner::free));
-  RINGFOLD_RETURN_IF_ERROR(layered ? check_view("conv_ring", args.conv_ring, {layers, slots, rows, C})
-                                   : check_view("conv_ring", args.conv_ring, {slots, rows, C}));
+  RINGFOLD_RETURN_IF_ERROR(layered ? check_view("conv_ring", args.conv_ring, {layers, rings, rows, C})
+                                   : check_view("conv_ring", args.conv_ring, {rings, rows, C}));
   RINGFOLD_RETURN_IF_ERROR(check_float("conv_state", args.conv_state));
   RINGFOLD_RETURN_IF_ERROR(check_dtype("conv_ring", args.conv_ring, args.conv_state.dtype));
   RINGFOLD_RETURN_IF_ERROR(check_device({{"conv_state", args.conv_state}, {"conv_ring", args.conv_ring}}));
   RINGFOLD_RETURN_IF_ERROR(lower_accepted(args, "conv_state", args.conv_state, p));
+  RINGFOLD_RETURN_IF_ERROR(lower_ring_ids(
+      {"ring_ids", args.ring_ids, {}, {}, args.conv_ring, slots.size, layered ? &layers.size : nullptr}, p->rows, p));
 
   p->slots = slots.size;
   p->longest = rows.size;

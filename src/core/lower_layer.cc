@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <type_traits>
 
 #include "core/check_view.h"
 #include "core/lower.h"
@@ -65,6 +66,7 @@ Args recurrence_args(const LayerArgs& args, const Window& window) {
   r.out = args.out;
   r.ring = args.ring;
   r.pending = args.pending;
+  if constexpr (std::is_same_v<Args, VerifyArgs>) r.owners = args.owners;
   r.history = args.history;
   r.row_status = args.row_status;
   r.numerics = args.numerics;
@@ -103,7 +105,11 @@ Status lower_layer_conv(Op op, const LayerArgs& args, LayerParams* p, Desc* desc
     if (!args.conv_ring.empty()) {
       if (args.conv_ring.rank != 3) return invalid("conv_ring", "[slots,rows,C]", to_string(args.conv_ring));
       const int64_t rows = args.conv_ring.shape[1];
-      RINGFOLD_RETURN_IF_ERROR(check_view("conv_ring", args.conv_ring, {slots, {"rows", rows}, channels}));
+      const Dim rings = rings_of(static_cast<bool>(p->ring_ids), p->rings, p->slots);  // as the other ring
+      RINGFOLD_RETURN_IF_ERROR(check_view("conv_ring", args.conv_ring, {rings, {"rows", rows}, channels}));
+      const RingIds ids{"window.ring_ids", args.window.ring_ids, args.conv_owners,
+                        args.conv_pending, args.conv_ring,       p->slots};
+      RINGFOLD_RETURN_IF_ERROR(lower_owners("conv_owners", ids, &p->conv_owners));
       RINGFOLD_RETURN_IF_ERROR(check_dtype("conv_ring", args.conv_ring, act));
       if (p->window > rows) {
         return invalid("window.v", fmt::format("T <= the conv ring's {} rows", rows), fmt::format("T = {}", p->window));

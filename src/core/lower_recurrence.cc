@@ -109,21 +109,24 @@ struct RingShape {
   bool layered;
   int64_t layers, slots, H, HV, K, V;
   MixerKind kind;
+  bool by_row;  ///< as many rings as the call has, in place of slots
 };
 
 Status check_ring(const Ring& ring, const RingShape& n) {
   if (ring.k.rank != (n.layered ? 5 : 4)) {
     return invalid("ring.k", n.layered ? "[layers,slots,rows,H,K]" : "[slots,rows,H,K]", to_string(ring.k));
   }
-  const int64_t rows = ring.k.shape[n.layered ? 1 + 1 : 1];
+  const int at = n.layered ? 1 : 0;
+  const int64_t rows = ring.k.shape[at + 1];
+  const Dim rings = rings_of(n.by_row, ring.k.shape[at], n.slots);
   const auto check = [&](const char* name, const TensorView& v, Dim head, Dim inner, bool has_inner) {
-    const Dim layers{"layers", n.layers}, slots{"slots", n.slots}, r{"rows", rows};
+    const Dim layers{"layers", n.layers}, r{"rows", rows};
     if (n.layered) {
-      return has_inner ? check_view(name, v, {layers, slots, r, head, inner})
-                       : check_view(name, v, {layers, slots, r, head}, Inner::free);
+      return has_inner ? check_view(name, v, {layers, rings, r, head, inner})
+                       : check_view(name, v, {layers, rings, r, head}, Inner::free);
     }
-    return has_inner ? check_view(name, v, {slots, r, head, inner})
-                     : check_view(name, v, {slots, r, head}, Inner::free);
+    return has_inner ? check_view(name, v, {rings, r, head, inner})
+                     : check_view(name, v, {rings, r, head}, Inner::free);
   };
   const Dim H{"H", n.H}, HV{"HV", n.HV}, K{"K", n.K}, V{"V", n.V};
   RINGFOLD_RETURN_IF_ERROR(check("ring.k", ring.k, H, K, true));
@@ -238,6 +241,13 @@ void set_history(const History& h, const Ring& ring, RecurrenceParams* p, Desc* 
                 .max_window = static_cast<int>(h.max_window),
                 .by_commit = !ring.u.empty()};
   desc->history_rows = p->history.ring_rows;
+}
+
+// A history is a part of its slot that lies in the ring: no other slot may have that ring.
+Status check_ring_ids_policy(const char* name, const TensorView& ids, const History& h) {
+  if (ids.empty() || h.policy == FoldPolicy::on_commit) return {};
+  return invalid(name, fmt::format("nothing with fold policy {} (its rings are keyed by slot)", to_string(h.policy)),
+                 to_string(ids));
 }
 
 // What verify and decode share.
@@ -367,7 +377,12 @@ Status lower_verify(Op op, const VerifyArgs& args, RecurrenceParams* p, Desc* de
   RINGFOLD_RETURN_IF_ERROR(lower_window(op, args, p, desc));
   const int64_t slots = args.state.shape[0];
   if (!args.ring.empty()) {
-    RINGFOLD_RETURN_IF_ERROR(check_ring(args.ring, {false, 1, slots, p->H, p->HV, p->K, p->V, args.mixer.kind}));
+    RINGFOLD_RETURN_IF_ERROR(check_ring_ids_policy("window.ring_ids", w.ring_ids, args.history));
+    const bool by_row = !w.ring_ids.empty();
+    RINGFOLD_RETURN_IF_ERROR(
+        check_ring(args.ring, {false, 1, slots, p->H, p->HV, p->K, p->V, args.mixer.kind, by_row}));
+    RINGFOLD_RETURN_IF_ERROR(
+        lower_ring_ids({"window.ring_ids", w.ring_ids, args.owners, args.pending, args.ring.k, slots}, p->rows, p));
     RINGFOLD_RETURN_IF_ERROR(check_dtype("ring.k", args.ring.k, w.v.dtype));
     if (!args.ring.a.empty()) RINGFOLD_RETURN_IF_ERROR(check_dtype("ring.a", args.ring.a, w.a.dtype));
     if (p->window > args.ring.k.shape[1]) {
@@ -420,7 +435,7 @@ Status lower_decode(Op op, const DecodeArgs& args, RecurrenceParams* p, Desc* de
   RINGFOLD_RETURN_IF_ERROR(lower_window(op, args, p, desc));
   if (args.history.policy != FoldPolicy::on_commit) {
     const int64_t slots = args.state.shape[0];
-    RINGFOLD_RETURN_IF_ERROR(check_ring(args.ring, {false, 1, slots, p->H, p->HV, p->K, p->V, args.mixer.kind}));
+    RINGFOLD_RETURN_IF_ERROR(check_ring(args.ring, {false, 1, slots, p->H, p->HV, p->K, p->V, args.mixer.kind, false}));
     RINGFOLD_RETURN_IF_ERROR(check_dtype("ring.k", args.ring.k, args.window.v.dtype));
     RINGFOLD_RETURN_IF_ERROR(check_ring_device(args.state, args.ring));
     set_ring(args.ring, false, p);
@@ -450,7 +465,8 @@ Status lower(const FoldArgs& args, RecurrenceParams* p, Desc* desc) {
   RINGFOLD_RETURN_IF_ERROR(check_state(args.state, layered, HV, V, K));
   const bool raw = !args.ring.a.empty();
   const MixerKind kind = raw || args.ring.g.rank == at + 4 ? MixerKind::kda : MixerKind::gdn;
-  RINGFOLD_RETURN_IF_ERROR(check_ring(args.ring, {layered, layers, slots, H, HV, K, V, kind}));
+  RINGFOLD_RETURN_IF_ERROR(check_ring_ids_policy("ring_ids", args.ring_ids, args.history));
+  RINGFOLD_RETURN_IF_ERROR(check_ring(args.ring, {layered, layers, slots, H, HV, K, V, kind, !args.ring_ids.empty()}));
   RINGFOLD_RETURN_IF_ERROR(check_ring_device(args.state, args.ring));
   if (raw) {
     if (args.mixer.kind != MixerKind::kda) return invalid("mixer.kind", "kda, with ring.a", to_string(args.mixer.kind));
@@ -467,6 +483,9 @@ Status lower(const FoldArgs& args, RecurrenceParams* p, Desc* desc) {
     RINGFOLD_RETURN_IF_ERROR(check_dtype("pending", args.pending, DType::i32));
     RINGFOLD_RETURN_IF_ERROR(check_device({{"state", args.state}, {"pending", args.pending}}));
   }
+  RINGFOLD_RETURN_IF_ERROR(lower_ring_ids(
+      {"ring_ids", args.ring_ids, args.owners, args.pending, args.ring.k, slots, layered ? &layers : nullptr}, p->rows,
+      p));
   RINGFOLD_RETURN_IF_ERROR(check_history(args.history, args.ring, args.state, args.pending));
   for (const int32_t l : args.layers) {
     if (l < 0 || l >= layers) return invalid("layers", fmt::format("0 .. {}", layers - 1), fmt::format("{}", l));

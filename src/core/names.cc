@@ -34,7 +34,7 @@ RINGFOLD_NAMES(NormGate, "silu", "sigmoid")
 RINGFOLD_NAMES(Code, "ok", "invalid_argument", "unsupported", "out_of_memory", "not_found", "internal")
 RINGFOLD_NAMES(RowStatus, "done", "null_row", "slot_out_of_range", "duplicate_slot", "accept_out_of_range",
                "no_pending_window", "stale_generation", "window_too_long", "track_out_of_range", "slot_not_acquired",
-               "bad_window_bounds")
+               "bad_window_bounds", "ring_out_of_range", "duplicate_ring", "window_not_in_ring")
 #undef RINGFOLD_NAMES
 
 }  // namespace

@@ -12,8 +12,8 @@
 namespace ringfold::detail {
 
 /// Address = data + element size * (layer*layer_stride + row*row_stride + token*token_stride + head*head_stride),
-/// innermost dimension packed. "row" is the batch row for inputs, the slot for rings. Strides in elements. Null data:
-/// absent.
+/// innermost dimension packed. "row" is the batch row for inputs, Rows::ring_of for rings, the slot for states. Strides
+/// in elements. Null data: absent.
 struct Array {
   std::byte* data = nullptr;
   DType dtype = DType::f32;
@@ -46,6 +46,21 @@ struct Cursors {
 
   RF_HD explicit operator bool() const { return data != nullptr; }
   RF_HD int32_t& at(int64_t layer, int64_t slot) const { return data[layer * layer_stride + slot * slot_stride]; }
+};
+
+/// Rings keyed by request row: which window lies where (RingOwners). No pointers: nobody asks.
+struct OwnerParams {
+  Cursors slot_of_ring;  ///< by layer and ring
+  Cursors ring_of_slot;
+
+  RF_HD explicit operator bool() const { return static_cast<bool>(slot_of_ring); }
+  RF_HD void set(int64_t layer, int64_t slot, int64_t ring) const {
+    write_unordered(slot_of_ring.at(layer, ring), static_cast<int32_t>(slot));
+    write_unordered(ring_of_slot.at(layer, slot), static_cast<int32_t>(ring));
+  }
+  RF_HD bool agree(int64_t layer, int64_t slot, int64_t ring) const {
+    return slot_of_ring.at(layer, ring) == slot && ring_of_slot.at(layer, slot) == ring;
+  }
 };
 
 /// What becomes of a row's cursors when the call is done.
@@ -97,6 +112,9 @@ struct Rows {
   CursorMove move = CursorMove::keep;  ///< of the rows that are done
   Ints row_status;                     ///< optional: where judging leaves its verdicts
   Ints judged;                         ///< optional: verdicts to go by; only rows that are done take part
+  Ints ring_ids;                       ///< optional: rings keyed by request row. Null: by slot
+  int64_t rings = 0;                   ///< with ring_ids: how many there are
+  OwnerParams owners, conv_owners;     ///< with ring_ids and cursors
 
   RF_HD int64_t layer(int64_t i) const { return layer_list ? layer_list[i] : i; }
   RF_HD bool live(int64_t row) const { return slot_ids[row] >= 0 && (!judged || judged[row] == 0); }
@@ -113,6 +131,8 @@ struct Rows {
   /// Where row `row` of a window argument begins: (row, token) for Array::at.
   RF_HD int64_t window_row(int64_t row) const { return cu_seqlens ? 0 : row; }
   RF_HD int64_t window_token(int64_t row) const { return cu_seqlens ? cu_seqlens[row] : 0; }
+  /// Where a row's ring lies: what stands for the slot in the address of all that is in a ring.
+  RF_HD int64_t ring_of(int64_t row) const { return ring_ids ? ring_ids[row] : slot_ids[row]; }
   /// The slot that is written.
   RF_HD int64_t destination(int64_t row) const { return dst_slot_ids ? dst_slot_ids[row] : slot_ids[row]; }
   /// The slot that gets a snapshot; negative: none.
@@ -183,12 +203,12 @@ struct ConvParams : Rows {
 
   Array state;  ///< (layer, slot); then channel and tap strides
   int64_t state_channel_stride = 0, state_tap_stride = 0;
-  Array ring;  ///< (layer, slot, ring row); channels packed; may be absent
+  Array ring;  ///< (layer, ring, ring row); channels packed; may be absent
 };
 
 /// Neighbouring channels of one row of a conv.
 struct ConvPiece {
-  int64_t slot = 0, tokens = 0;
+  int64_t slot = 0, ring = 0, tokens = 0;
   int64_t first = 0;             ///< channel
   int n = 0;                     ///< channels
   const std::byte* x = nullptr;  ///< input of token 0 and channel `first`

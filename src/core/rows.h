@@ -49,9 +49,9 @@ void for_each_duplicate(int64_t n, int64_t limit, Id id, OnDuplicate on_duplicat
   }
 }
 
-/// Judges every row of a call with judge(row), then marks duplicates among the slots that the call writes: slot_ids[r],
-/// and track slots. The verdicts go to row_status, and `judged` becomes that. Where it is absent and a row is refused,
-/// returns an error that names the first such row, `call` and what is wrong.
+/// Judges every row of a call with judge(row), then marks duplicates among the slots that the call writes (slot_ids[r],
+/// and track slots) and among its rings where it writes them. The verdicts go to row_status, and `judged` becomes that.
+/// Where it is absent and a row is refused, returns an error that names the first such row, `call` and what is wrong.
 Status judge_rows_error(const char* call, int64_t row, RowStatus status);
 
 template <class Judge>
@@ -59,21 +59,33 @@ Status judge_rows(const char* call, Rows* p, Judge judge) {
   const Ints status = p->row_status;
   const int64_t rows = p->rows;
   const auto written = [&](int64_t i) -> int64_t { return i < rows ? p->slot_ids[i] : p->track_slot(i - rows); };
+  const auto recorded = [&](int64_t i) -> int64_t {
+    const bool refused = status && status[i] != static_cast<int32_t>(RowStatus::done);
+    return refused || p->slot_ids[i] < 0 ? -1 : p->ring_ids[i];
+  };
+  const int64_t rings = p->ring_ids && p->move == CursorMove::record ? rows : 0;
   if (!status) {
     for (int64_t r = 0; r < rows; ++r) {
       const RowStatus s = judge(r);
       if (s != RowStatus::done && s != RowStatus::null_row) return judge_rows_error(call, r, s);
     }
     int64_t bad = -1;
+    RowStatus why = RowStatus::duplicate_slot;
     for_each_duplicate(2 * rows, p->slots, written, [&](int64_t i) {
       if (bad < 0) bad = i % rows;
     });
-    return bad < 0 ? Status{} : judge_rows_error(call, bad, RowStatus::duplicate_slot);
+    for_each_duplicate(rings, p->rings, recorded, [&](int64_t i) {
+      if (bad < 0) bad = i, why = RowStatus::duplicate_ring;
+    });
+    return bad < 0 ? Status{} : judge_rows_error(call, bad, why);
   }
   for (int64_t r = 0; r < rows; ++r) status[r] = static_cast<int32_t>(judge(r));
   for_each_duplicate(2 * rows, p->slots, written, [&](int64_t i) {
     int32_t& s = status[i % rows];
     if (s == static_cast<int32_t>(RowStatus::done)) s = static_cast<int32_t>(RowStatus::duplicate_slot);
+  });
+  for_each_duplicate(rings, p->rings, recorded, [&](int64_t i) {
+    if (status[i] == static_cast<int32_t>(RowStatus::done)) status[i] = static_cast<int32_t>(RowStatus::duplicate_ring);
   });
   p->judged = status;
   return {};

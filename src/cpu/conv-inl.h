@@ -76,7 +76,7 @@ static HWY_NOINLINE HWY_MAYBE_UNUSED void ConvChannels(const ConvParams& p, cons
   for (int64_t t = 0; t < piece.tokens; ++t) {
     const std::byte* x = piece.x + t * piece.x_step;
     LoadRow(p.x.dtype, x, n, inputs + (taps + t) * kConvChunk);
-    if (p.ring && records) std::memcpy(p.ring.at(0, piece.slot, t, 0) + piece.first * x_size, x, n * x_size);
+    if (p.ring && records) std::memcpy(p.ring.at(0, piece.ring, t, 0) + piece.first * x_size, x, n * x_size);
   }
   for (int64_t t = 0; t < piece.tokens; ++t) {
     for (int i = 0; i < padded; i += kLanes) {

@@ -57,6 +57,7 @@ class LayerRun {
         own_(*own),
         shared_(shared),
         slot_(p.slot_ids[task.row]),
+        ring_(p.ring_of(task.row)),
         tokens_(p.tokens(task.row)),
         act_size_(static_cast<int64_t>(size_of(p.v.dtype))),
         key_bytes_(tokens_ * p.K * act_size_),
@@ -90,6 +91,7 @@ class LayerRun {
   detail::ConvPiece Piece(const Array& from, int64_t head, int v0, int64_t first, int n, std::byte* to, int dim) const {
     const std::byte* x = from.at(0, p_.window_row(task_.row), p_.window_token(task_.row), head);
     return {.slot = slot_,
+            .ring = ring_,
             .tokens = tokens_,
             .first = first + v0,
             .n = n,
@@ -135,7 +137,7 @@ class LayerRun {
       one.v = {
           .data = V(key, i, heads), .dtype = p_.v.dtype, .token_stride = p_.V};  // head stride 0: whatever the head
       one.out = MixerOut(key, at + i, V(key, i, heads));
-      RunHead(one, {0, 0, slot_, 0, at + i, task_.v0, task_.v1, replay_}, &own_.tokens, next);
+      RunHead(one, {0, 0, slot_, ring_, 0, at + i, task_.v0, task_.v1, replay_}, &own_.tokens, next);
     }
   }
 
@@ -182,7 +184,7 @@ class LayerRun {
   const LayerTask& task_;
   LayerScratch& own_;
   LayerShared* shared_;
-  int64_t slot_, tokens_, act_size_;
+  int64_t slot_, ring_, tokens_, act_size_;
   int64_t key_bytes_, value_bytes_;  ///< of a head in the buffer
   detail::Replay replay_;
   bool v_whole_;

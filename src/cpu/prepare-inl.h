@@ -19,7 +19,7 @@ using detail::RecurrenceParams;
 
 /// One head's part of a call.
 struct HeadTask {
-  int64_t layer, row, slot;
+  int64_t layer, row, slot, ring;
   int h, hv;
   int v0, v1;  ///< rows of V that are this task's part of the head
   detail::Replay replay;
@@ -124,8 +124,8 @@ HWY_INLINE void PrepareScalars(const RecurrenceParams& p, const HeadTask& task, 
   const bool gdn = p.kind == MixerKind::gdn;
   for (int t = 0; t < (p.from_ring ? n : history); ++t) {
     const int64_t ring_row = task.replay.ring_row(t);
-    tokens->beta[t] = load(DType::f32, p.ring_beta.at(task.layer, task.slot, ring_row, task.hv), 0);
-    if (gdn) tokens->g[t] = load(DType::f32, p.ring_gate.at(task.layer, task.slot, ring_row, task.hv), 0);
+    tokens->beta[t] = load(DType::f32, p.ring_beta.at(task.layer, task.ring, ring_row, task.hv), 0);
+    if (gdn) tokens->g[t] = load(DType::f32, p.ring_gate.at(task.layer, task.ring, ring_row, task.hv), 0);
   }
   if (!p.from_ring && history == 0) {
     WindowScalars(p, task, n, tokens->beta, tokens->g);
@@ -147,7 +147,7 @@ HWY_INLINE void PrepareKey(const RecurrenceParams& p, const HeadTask& task, int6
   // Elementwise loops run over whole vectors: what lies behind K must be a number that raises nothing.
   for (int i = p.K; i % kLanes != 0; ++i) k[i] = q[i] = 0.0f;
   if (p.from_ring || task.in_history(t)) {
-    LoadRow(p.ring_k.dtype, p.ring_k.at(task.layer, task.slot, task.replay.ring_row(t), task.h), p.K, k);
+    LoadRow(p.ring_k.dtype, p.ring_k.at(task.layer, task.ring, task.replay.ring_row(t), task.h), p.K, k);
     if (p.qk_l2norm) Normalise(k, p.K);
     return;
   }
@@ -162,26 +162,26 @@ HWY_INLINE void PrepareKey(const RecurrenceParams& p, const HeadTask& task, int6
   tokens->kq[t] = Dot(k, q, p.K);
 }
 
-// The ring row of step t of the task's slot takes what the recurrence is about to use: k and v as they came, g (or a,
+// The ring row of step t of the task takes what the recurrence is about to use: k and v as they came, g (or a,
 // as it came) and beta as computed.
 HWY_INLINE void Record(const RecurrenceParams& p, const HeadTask& task, int64_t t, const float* g, int gates,
                        float beta) {
   const int64_t row = p.window_row(task.row), at = p.window_token(task.row) + t - task.replay.rows;
   const int64_t to = task.replay.ring_row(t);
   const auto size = static_cast<int64_t>(size_of(p.v.dtype));
-  std::memcpy(p.ring_v.at(0, task.slot, to, task.hv) + task.v0 * size, p.v.at(0, row, at, task.hv) + task.v0 * size,
+  std::memcpy(p.ring_v.at(0, task.ring, to, task.hv) + task.v0 * size, p.v.at(0, row, at, task.hv) + task.v0 * size,
               (task.v1 - task.v0) * size);
   if (task.v0 != 0) return;  // one part of a head records the rest
   if (task.hv % (p.HV / p.H) == 0) {
-    std::memcpy(p.ring_k.at(0, task.slot, to, task.h), p.k.at(0, row, at, task.h), p.K * size);
+    std::memcpy(p.ring_k.at(0, task.ring, to, task.h), p.k.at(0, row, at, task.h), p.K * size);
   }
-  std::byte* gate = p.ring_gate.at(0, task.slot, to, task.hv);
+  std::byte* gate = p.ring_gate.at(0, task.ring, to, task.hv);
   if (p.raw_gate) {
     std::memcpy(gate, p.a.at(0, row, at, task.hv), gates * size_of(p.a.dtype));
   } else {
     std::memcpy(gate, g, gates * sizeof(float));
   }
-  std::memcpy(p.ring_beta.at(0, task.slot, to, task.hv), &beta, sizeof beta);
+  std::memcpy(p.ring_beta.at(0, task.ring, to, task.hv), &beta, sizeof beta);
 }
 
 /// Fills step t of `tokens` from the window (and records it) or from the ring, after PrepareScalars.
@@ -192,7 +192,7 @@ HWY_INLINE void PrepareToken(const RecurrenceParams& p, const HeadTask& task, bo
   if (key) PrepareKey(p, task, t, tokens);
   const bool in_ring = p.from_ring || task.in_history(t);
   const detail::Array& values = in_ring ? p.ring_v : p.v;
-  const int64_t row = in_ring ? task.slot : p.window_row(task.row),
+  const int64_t row = in_ring ? task.ring : p.window_row(task.row),
                 at = in_ring ? task.replay.ring_row(t) : p.window_token(task.row) + t - task.replay.rows;
   LoadRow(values.dtype, values.at(task.layer, row, at, task.hv) + task.v0 * static_cast<int64_t>(size_of(values.dtype)),
           task.v1 - task.v0, tokens->v(t) + task.v0);

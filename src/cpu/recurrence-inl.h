@@ -420,7 +420,7 @@ static HWY_MAYBE_UNUSED Status Recurrence(const RecurrenceParams& p, const Desc&
           if (detail::is_idle(p, replay, layer, row)) continue;
           const int64_t next_row = row + 1 < p.rows && p.live(row + 1) ? p.slot_ids[row + 1] : -1;
           const std::byte* next_slot = next_row >= 0 ? p.state.at(layer, next_row, 0, 0) : nullptr;
-          RunHead(p, {layer, row, slot, hv / (p.HV / p.H), hv, v0, v1, replay}, &tokens, next_slot);
+          RunHead(p, {layer, row, slot, p.ring_of(row), hv / (p.HV / p.H), hv, v0, v1, replay}, &tokens, next_slot);
         }
       });
   return {};

@@ -12,6 +12,7 @@ struct CommitStep {
   FoldArgs fold;                          ///< pending: i32 [layers,slots], or absent: nothing is judged by cursors
   ConvCommitArgs conv;                    ///< conv_state empty: there is no conv
   TensorView conv_pending;                ///< i32 [layers,slots], judged together with fold.pending; optional
+  RingOwners conv_owners;                 ///< with fold.ring_ids and cursors
   TensorView generations;                 ///< i32 [B], optional: those of the handles
   TensorView current_generations;         ///< i32 [slots]: those of the slots
   CursorMove move = CursorMove::consume;  ///< other than that a row needs no pending window

@@ -20,10 +20,13 @@ Status judge_accepted_rows(const char* call, Rows* p) {
   return judge_rows(call, p, [&](int64_t r) {
     const int64_t slot = p->slot_ids[r], target = p->track_slot(r);
     if (const RowStatus s = judge_slot(slot, p->slots); s != RowStatus::done) return s;
+    if (const RowStatus s = judge_ring(*p, p->ring_of(r)); s != RowStatus::done) return s;
     const auto shortest = [&](int64_t of) { return shortest_window(*p, of, [&](int64_t i) { return p->layer(i); }); };
     const RowStatus s =
         judge_accepted(*p, r, shortest(slot), target >= 0 && target < p->slots ? shortest(target) : INT32_MAX);
-    if (s != RowStatus::done || !p->history) return s;
+    if (s != RowStatus::done) return s;
+    if (!window_is_in_ring(*p, r, [&](int64_t i) { return p->layer(i); })) return RowStatus::window_not_in_ring;
+    if (!p->history) return s;
     for (int64_t i = 0; i < p->layers; ++i) {
       if (!history_fits(*p, p->layer(i), slot, p->num_accepted[r])) return RowStatus::accept_out_of_range;
     }
@@ -42,6 +45,7 @@ void move_cursors(const Rows& p) {
       if (p.conv_pending) {
         const bool records = p.move == CursorMove::record;
         p.conv_pending.at(layer, p.slot_ids[r]) = records ? static_cast<int32_t>(p.asked_tokens(r)) : kNoWindow;
+        if (records && p.conv_owners) p.conv_owners.set(layer, p.slot_ids[r], p.ring_of(r));
       }
       if (target < 0) continue;
       clear_cursors(p, layer, target);
@@ -171,6 +175,12 @@ Status commit_step(const CommitStep& step) {
     RINGFOLD_RETURN_IF_ERROR(select(conv_desc, step.conv.impl, &conv_chosen));
   }
   p.conv_pending = cursors(step.conv_pending);
+  if (conv && p.ring_ids) {
+    RINGFOLD_RETURN_IF_ERROR(lower_owners("conv_owners",
+                                          {"ring_ids", step.fold.ring_ids, step.conv_owners, step.conv_pending,
+                                           step.conv.conv_ring, p.slots, &desc.layers},
+                                          &p.conv_owners));
+  }
   p.generations = ints(step.generations);
   p.current_generations = ints(step.current_generations);
   p.dst_slot_ids = ints(step.dst_slot_ids);

@@ -15,10 +15,16 @@ Status commit(Pool& pool, const CommitArgs& args) {
     RINGFOLD_RETURN_IF_ERROR(
         detail::check_device({{"the pool", pool.generations()}, {"generations", args.generations}}));
   }
+  if (pool.impl_->by_row() == args.ring_ids.empty()) {
+    return args.ring_ids.empty()
+               ? detail::invalid("ring_ids", "i32 [B], as the pool's rings are keyed by request row", "nothing")
+               : detail::invalid("ring_ids", "nothing for a pool whose rings are keyed by slot", "some");
+  }
   RINGFOLD_RETURN_IF_ERROR(pool.impl_->check_mixers());
   detail::CommitStep step;
   const auto set_rows = [&](auto& half) {
     half.slot_ids = args.slot_ids;
+    half.ring_ids = args.ring_ids;
     half.num_accepted = args.num_accepted;
     half.track_slots = args.track_slots;
     half.track_steps = args.track_steps;
@@ -32,6 +38,7 @@ Status commit(Pool& pool, const CommitArgs& args) {
   step.fold.state = pool.state();
   step.fold.ring = pool.ring();
   step.fold.pending = pool.pending();
+  step.fold.owners = pool.owners();
   step.fold.history = pool.history();
   step.deferred = pool.config().fold_policy != FoldPolicy::on_commit;
   step.fold.state_rounding = pool.config().state_rounding;
@@ -40,6 +47,7 @@ Status commit(Pool& pool, const CommitArgs& args) {
     step.conv.conv_state = pool.conv_state();
     step.conv.conv_ring = pool.conv_ring();
     step.conv_pending = pool.conv_pending();
+    step.conv_owners = pool.conv_owners();
   }
   if (const PoolStore& store = *pool.impl_; store.due_count() > 0) {
     step.due = TensorView(store.device_due.get(), DType::i32, {store.due_count()});

@@ -39,6 +39,12 @@ Status check_config(const PoolConfig& c) {
           c.max_window);
     }
   }
+  if (c.rings < 0 || c.rings > kMaxSlots) return expected("rings", fmt::format("0..{}", kMaxSlots), c.rings);
+  if (c.rings > 0 && c.fold_policy != FoldPolicy::on_commit) {
+    return expected("rings",
+                    fmt::format("0 with fold policy {} (a history needs its slot's ring)", to_string(c.fold_policy)),
+                    c.rings);
+  }
   if (c.ring_u && c.fold_policy != FoldPolicy::lazy) {
     return {Code::invalid_argument,
             fmt::format("ring_u: expected false with fold policy {} (it is for lazy), found true",
@@ -112,10 +118,20 @@ Status make_layout(const PoolConfig& c, PoolLayout* layout) {
   bytes[kConvState] = conv ? n.mul({c.conv_channels, c.conv_width - 1, act}) : 0;
   bytes[kConvRing] = conv ? n.mul({largest_window(c), c.conv_channels, act}) : 0;
 
+  if (c.rings > 0) {
+    bytes[kSlotOfRing] = bytes[kRingOfSlot] = kInt;
+    bytes[kConvSlotOfRing] = bytes[kConvRingOfSlot] = conv ? kInt : 0;
+    out.of_slot = kAllSections & ~(kRings | kOwners);
+    out.exported = kCheckpoint;
+  }
+
   std::array<int64_t, kSectionCount> total{};
   for (int part = 0; part < kSectionCount; ++part) {
-    total[part] = n.mul({c.layers, c.slots, bytes[part]});
-    out.slot_total = n.add({out.slot_total, n.mul({c.layers, bytes[part]})});
+    out.count[part] = c.rings > 0 && (kByRing >> part & 1) ? c.rings : c.slots;
+    total[part] = n.mul({c.layers, out.count[part], bytes[part]});
+    const int64_t one = n.mul({c.layers, bytes[part]});
+    if (out.of_slot >> part & 1) out.slot_total = n.add({out.slot_total, one});
+    if (out.exported >> part & 1) out.export_total = n.add({out.export_total, one});
   }
   if (c.ring_a) out.gate_count = n.mul({c.layers, c.HV, c.K + 1});
   const int64_t ring = n.add({total[kRingK], total[kRingV], total[kRingGate], total[kRingBeta], total[kRingU],
@@ -124,6 +140,7 @@ Status make_layout(const PoolConfig& c, PoolLayout* layout) {
   // Generation and free list, and one byte that says whether the slot is taken. A device has the generations once more.
   const bool device = c.device != Device::cpu;
   const int64_t cursors = n.add({total[kPending], total[kConvPending], total[kBase], total[kLive], total[kCuts],
+                                 total[kSlotOfRing], total[kRingOfSlot], total[kConvSlotOfRing], total[kConvRingOfSlot],
                                  n.mul({c.slots, (device ? 3 : 2) * kInt + 1})});
   if (device && c.fold_policy != FoldPolicy::on_commit) out.due_count = n.add({1, n.mul({c.layers, c.slots})});
   const int64_t scratch = n.add(

@@ -28,7 +28,7 @@ Status PoolStore::allocate() {
   RINGFOLD_RETURN_IF_ERROR(find_memory(config.device, &memory));
   for (int part = 0; part < kSectionCount; ++part) {
     if (layout.slot_bytes[part] == 0) continue;
-    const int64_t bytes = config.layers * config.slots * layout.slot_bytes[part];
+    const int64_t bytes = config.layers * layout.count[part] * layout.slot_bytes[part];
     RINGFOLD_RETURN_IF_ERROR(PoolMemory::allocate(*memory, bytes, &section[part]));
   }
   RINGFOLD_RETURN_IF_ERROR(PoolMemory::allocate(*memory, layout.slot_total, &scratch));
@@ -217,15 +217,16 @@ TensorView Pool::state() const {
 Ring Pool::ring() const {
   const PoolStore& p = *impl_;
   const PoolConfig& c = config();
+  const int64_t rings = p.layout.count[kRingK];
   Ring r;
-  r.k = view_of(p, kRingK, c.act_dtype, {c.layers, c.slots, c.ring_rows, c.H, c.K});
-  r.v = view_of(p, kRingV, c.act_dtype, {c.layers, c.slots, c.ring_rows, c.HV, c.V});
+  r.k = view_of(p, kRingK, c.act_dtype, {c.layers, rings, c.ring_rows, c.H, c.K});
+  r.v = view_of(p, kRingV, c.act_dtype, {c.layers, rings, c.ring_rows, c.HV, c.V});
   TensorView& gate = c.ring_a ? r.a : r.g;
   gate = c.kind == MixerKind::kda
-             ? view_of(p, kRingGate, c.ring_a.value_or(DType::f32), {c.layers, c.slots, c.ring_rows, c.HV, c.K})
-             : view_of(p, kRingGate, DType::f32, {c.layers, c.slots, c.ring_rows, c.HV});
-  r.beta = view_of(p, kRingBeta, DType::f32, {c.layers, c.slots, c.ring_rows, c.HV});
-  if (c.ring_u) r.u = view_of(p, kRingU, DType::f32, {c.layers, c.slots, c.ring_rows, c.HV, c.V});
+             ? view_of(p, kRingGate, c.ring_a.value_or(DType::f32), {c.layers, rings, c.ring_rows, c.HV, c.K})
+             : view_of(p, kRingGate, DType::f32, {c.layers, rings, c.ring_rows, c.HV});
+  r.beta = view_of(p, kRingBeta, DType::f32, {c.layers, rings, c.ring_rows, c.HV});
+  if (c.ring_u) r.u = view_of(p, kRingU, DType::f32, {c.layers, rings, c.ring_rows, c.HV, c.V});
   return r;
 }
 
@@ -242,6 +243,25 @@ History Pool::history() const {
           .max_window = p.config.max_window};
 }
 
+namespace {
+
+RingOwners owners_of(const PoolStore& p, int slot_of_ring, int ring_of_slot) {
+  if (!p.by_row() || p.layout.slot_bytes[slot_of_ring] == 0) return {};
+  const auto view = [&](int part) { return view_of(p, part, DType::i32, {p.config.layers, p.layout.count[part]}); };
+  return {.slot_of_ring = view(slot_of_ring), .ring_of_slot = view(ring_of_slot)};
+}
+
+RingOwners layer_of(const RingOwners& all, int64_t layer) {
+  return {.slot_of_ring = layer_of(all.slot_of_ring, layer), .ring_of_slot = layer_of(all.ring_of_slot, layer)};
+}
+
+}  // namespace
+
+RingOwners Pool::owners() const { return owners_of(*impl_, kSlotOfRing, kRingOfSlot); }
+RingOwners Pool::conv_owners() const { return owners_of(*impl_, kConvSlotOfRing, kConvRingOfSlot); }
+RingOwners Pool::owners(int64_t layer) const { return layer_of(owners(), layer); }
+RingOwners Pool::conv_owners(int64_t layer) const { return layer_of(conv_owners(), layer); }
+
 TensorView Pool::conv_state() const {
   const PoolConfig& c = config();
   if (!impl_->has_conv()) return {};
@@ -251,7 +271,8 @@ TensorView Pool::conv_state() const {
 TensorView Pool::conv_ring() const {
   const PoolConfig& c = config();
   if (!impl_->has_conv()) return {};
-  return view_of(*impl_, kConvRing, c.act_dtype, {c.layers, c.slots, c.max_window, c.conv_channels});
+  return view_of(*impl_, kConvRing, c.act_dtype,
+                 {c.layers, impl_->layout.count[kConvRing], c.max_window, c.conv_channels});
 }
 
 TensorView Pool::conv_pending() const {
@@ -297,6 +318,7 @@ void Pool::bind(int64_t layer, VerifyArgs* args) const {
   args->state = state(layer);
   args->ring = ring(layer);
   args->pending = pending(layer);
+  args->owners = owners(layer);
   args->history = history(layer);
   args->state_rounding = config().state_rounding;
 }
@@ -316,6 +338,7 @@ void Pool::bind(int64_t layer, ConvArgs* args) const {
   args->conv_state = conv_state(layer);
   args->conv_ring = conv_ring(layer);
   args->pending = conv_pending(layer);
+  args->owners = conv_owners(layer);
 }
 
 void Pool::bind(int64_t layer, LayerArgs* args) const {
@@ -325,6 +348,8 @@ void Pool::bind(int64_t layer, LayerArgs* args) const {
   args->conv_state = conv_state(layer);
   args->conv_ring = conv_ring(layer);
   args->conv_pending = conv_pending(layer);
+  args->conv_owners = conv_owners(layer);
+  args->owners = owners(layer);
   args->state = state(layer);
   args->ring = ring(layer);
   args->pending = pending(layer);

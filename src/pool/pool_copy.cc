@@ -18,6 +18,7 @@ using detail::SlotSection;
 
 SlotMover::SlotMover(const PoolStore& pool, unsigned sections, int32_t cursor) : pool_(pool) {
   moves_.slots = pool.config.slots;
+  sections &= pool.layout.of_slot | kDeviceGenerations;
   std::byte* scratch = pool.scratch.get();
   const auto add_section = [&](int part, int32_t clear_to) {
     const int64_t bytes = pool.layout.slot_bytes[part];
@@ -25,7 +26,7 @@ SlotMover::SlotMover(const PoolStore& pool, unsigned sections, int32_t cursor) :
       moves_.section[moves_.sections++] = {
           pool.section[part].get(), scratch, pool.config.layers, bytes, clear_to, false};
     }
-    scratch += pool.config.layers * bytes;
+    if (pool.layout.of_slot >> part & 1) scratch += pool.config.layers * bytes;
   };
   // The small ones come last, so that those before them lie aligned in the scratch.
   for (int part = kState; part < kSectionCount; ++part) add_section(part, 0);
@@ -55,22 +56,42 @@ Status SlotMover::finish() {
   return std::move(status_);
 }
 
-Status PoolStore::shortest_window(int64_t slot, int32_t* rows) const {
+Status PoolStore::range(int part, int64_t slot, int32_t flags, int32_t* least, int32_t* most) const {
   constexpr int64_t kAtOnce = 64;
   constexpr size_t kInt = sizeof(int32_t);
-  int32_t window[kAtOnce];
-  int32_t shortest = kMaxWindow;
-  for (const int part : {kPending, kConvPending}) {
-    if (layout.slot_bytes[part] == 0) continue;
-    for (int64_t layer = 0; layer < config.layers; layer += kAtOnce) {
-      const int64_t count = std::min(kAtOnce, config.layers - layer);
-      RINGFOLD_RETURN_IF_ERROR(memory->copy_rows(window, kInt, at(part, layer, slot), pitch(part), kInt,
-                                                 static_cast<size_t>(count), stream));
-      RINGFOLD_RETURN_IF_ERROR(memory->synchronise(stream));
-      for (int64_t i = 0; i < count; ++i) shortest = std::min(shortest, detail::window_length(window[i]));
+  int32_t values[kAtOnce];
+  *least = INT32_MAX, *most = INT32_MIN;
+  for (int64_t layer = 0; layer < config.layers; layer += kAtOnce) {
+    const int64_t count = std::min(kAtOnce, config.layers - layer);
+    RINGFOLD_RETURN_IF_ERROR(
+        memory->copy_rows(values, kInt, at(part, layer, slot), pitch(part), kInt, static_cast<size_t>(count), stream));
+    RINGFOLD_RETURN_IF_ERROR(memory->synchronise(stream));
+    for (int64_t i = 0; i < count; ++i) {
+      const int32_t value = values[i] < 0 ? values[i] : values[i] & ~flags;
+      *least = std::min(*least, value), *most = std::max(*most, value);
     }
   }
-  *rows = std::max(shortest, kNoWindow);
+  return {};
+}
+
+Status PoolStore::find_window(int64_t slot, int32_t* rows, int32_t* ring) const {
+  int32_t low = 0, high = 0;
+  *rows = kMaxWindow, *ring = -1;
+  for (const int part : {kPending, kConvPending}) {
+    if (layout.slot_bytes[part] == 0) continue;
+    RINGFOLD_RETURN_IF_ERROR(range(part, slot, kFolded, &low, &high));
+    *rows = std::min(*rows, low);
+  }
+  *rows = std::max(*rows, kNoWindow);
+  if (!by_row()) return {};
+  for (const auto& [home, owner] : {std::pair(kRingOfSlot, kSlotOfRing), {kConvRingOfSlot, kConvSlotOfRing}}) {
+    if (layout.slot_bytes[home] == 0) continue;
+    RINGFOLD_RETURN_IF_ERROR(range(home, slot, 0, &low, &high));
+    if (*ring < 0) *ring = low;
+    const bool there = low == *ring && high == *ring && low >= 0 && low < config.rings;
+    if (there) RINGFOLD_RETURN_IF_ERROR(range(owner, low, 0, &low, &high));
+    if (!there || low != slot || high != slot) *rows = kNoWindow;
+  }
   return {};
 }
 
@@ -101,7 +122,7 @@ Status Pool::copy(std::span<const Slot> src, std::span<const Slot> dst) {
     }
   }
 
-  SlotMover all(p, kAllSections);
+  SlotMover all(p, p.by_row() ? kCheckpoint : kAllSections);
   int64_t ready = 0;
   for (const Slot& d : dst) {
     if (p.copy_from[d.id] >= 0 && p.copy_uses[d.id] == 0) p.copy_ready[ready++] = d.id;
@@ -127,7 +148,14 @@ Status Pool::copy(std::span<const Slot> src, std::span<const Slot> dst) {
     p.copy_from[to] = -1;
     p.copy_uses[d.id] = 0;
   }
-  return all.finish();
+  RINGFOLD_RETURN_IF_ERROR(all.finish());
+  if (!p.by_row()) return {};
+  // A window belongs to the checkpoint that it was verified on, and that is overwritten.
+  SlotMover windows(p, kCursors);
+  for (size_t i = 0; i < dst.size(); ++i) {
+    if (src[i].id != dst[i].id) windows.add(kCleared, dst[i].id);
+  }
+  return windows.finish();
 }
 
 namespace {
@@ -144,6 +172,7 @@ Status fold_slot(const Pool& pool, const PoolStore& p, int32_t* values, detail::
   TensorView indices(index, DType::i32, {kIndexCount, 1});
   indices.device = p.config.device;
   const TensorView from = indices.at(0), to = indices.at(1), count = indices.at(2);
+  const TensorView ring = p.by_row() ? indices.at(3) : TensorView();
   detail::CommitStep step;
   step.fold.qk_l2norm = p.config.qk_l2norm;
   if (p.mixer) step.fold.mixer = *p.mixer;
@@ -151,6 +180,7 @@ Status fold_slot(const Pool& pool, const PoolStore& p, int32_t* values, detail::
   step.fold.ring = pool.ring();
   step.fold.slot_ids = from;
   step.fold.num_accepted = count;
+  step.fold.ring_ids = ring;
   step.fold.state_rounding = p.config.state_rounding;
   step.fold.stream = p.stream;
   step.move = move;
@@ -164,6 +194,7 @@ Status fold_slot(const Pool& pool, const PoolStore& p, int32_t* values, detail::
     step.conv.conv_ring = pool.conv_ring();
     step.conv.slot_ids = from;
     step.conv.num_accepted = count;
+    step.conv.ring_ids = ring;
     step.conv.stream = p.stream;
   }
   return detail::commit_step(step);
@@ -178,9 +209,10 @@ Status Pool::materialise(Slot src, int32_t n, Slot dst) {
   if (src.id == dst.id) {
     return {Code::invalid_argument, fmt::format("dst: expected another slot than src, found slot {}", dst.id)};
   }
+  int32_t ring = -1;
   if (n != 0) {
     int32_t window = 0;
-    RINGFOLD_RETURN_IF_ERROR(p.shortest_window(src.id, &window));
+    RINGFOLD_RETURN_IF_ERROR(p.find_window(src.id, &window, &ring));
     if (n < 0 || n > window) {
       return {Code::invalid_argument, fmt::format("n: expected 0..{}, the pending rows of slot {}, found {}",
                                                   window < 0 ? 0 : window, src.id, n)};
@@ -191,7 +223,7 @@ Status Pool::materialise(Slot src, int32_t n, Slot dst) {
     checkpoint.add(src.id, dst.id);
     RINGFOLD_RETURN_IF_ERROR(checkpoint.finish());
   } else {
-    int32_t values[kIndexCount] = {src.id, dst.id, n};
+    int32_t values[kIndexCount] = {src.id, dst.id, n, ring};
     RINGFOLD_RETURN_IF_ERROR(fold_slot(*this, p, values, detail::CursorMove::keep));
   }
   SlotMover cursors(p, kCursors);
@@ -204,7 +236,7 @@ Status Pool::settle(std::span<const Slot> slots) {
   RINGFOLD_RETURN_IF_ERROR(p.check_all(slots));
   if (!p.has_history()) return {};
   for (const Slot& slot : slots) {
-    int32_t values[kIndexCount] = {slot.id, slot.id, 0};
+    int32_t values[kIndexCount] = {slot.id, slot.id, 0, -1};
     RINGFOLD_RETURN_IF_ERROR(fold_slot(*this, p, values, detail::CursorMove::settle));
   }
   return {};

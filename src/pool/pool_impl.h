@@ -13,7 +13,8 @@
 
 namespace ringfold {
 
-/// Everything that belongs to a slot, in the order of an exported slot.
+/// Everything that belongs to a slot, in the order of an exported slot. Where rings are keyed by request row, what lies
+/// in a ring belongs to a ring.
 enum PoolSection : int {
   kPending,      ///< i32
   kConvPending,  ///< i32
@@ -28,6 +29,10 @@ enum PoolSection : int {
   kRingU,        ///< [rows,HV,V], where the config asks for it
   kConvState,    ///< [C,W-1]
   kConvRing,     ///< [max_window,C]
+  kSlotOfRing,   ///< i32; these four are there with rings keyed by request row, and are moved with no slot
+  kRingOfSlot,   ///< i32
+  kConvSlotOfRing,
+  kConvRingOfSlot,
   kSectionCount
 };
 
@@ -35,18 +40,27 @@ enum PoolSection : int {
 inline constexpr unsigned kHistory = 1u << kBase | 1u << kLive | 1u << kCuts;
 inline constexpr unsigned kCursors = 1u << kPending | 1u << kConvPending | kHistory;
 inline constexpr unsigned kCheckpoint = 1u << kState | 1u << kConvState;
+inline constexpr unsigned kRings =
+    1u << kRingK | 1u << kRingV | 1u << kRingGate | 1u << kRingBeta | 1u << kRingU | 1u << kConvRing;
+inline constexpr unsigned kByRing = kRings | 1u << kSlotOfRing | 1u << kConvSlotOfRing;
+inline constexpr unsigned kOwners =
+    1u << kSlotOfRing | 1u << kRingOfSlot | 1u << kConvSlotOfRing | 1u << kConvRingOfSlot;
 inline constexpr unsigned kAllSections = (1u << kSectionCount) - 1;
 inline constexpr unsigned kDeviceGenerations = 1u << kSectionCount;  ///< on the CPU there are none
 
-/// What commit_step gets from materialise and settle: source, destination, number of rows.
-inline constexpr int64_t kIndexCount = 3;
+/// What commit_step gets from materialise and settle: source, destination, number of rows, ring.
+inline constexpr int64_t kIndexCount = 4;
 
-/// Bytes of one slot of one layer in each section; 0: the pool has no such section.
+/// Bytes of one slot (or ring) of one layer in each section; 0: the pool has no such section.
 struct PoolLayout {
   std::array<int64_t, kSectionCount> slot_bytes{};
-  int64_t slot_total = 0;  ///< bytes of one slot, all sections and layers
-  int64_t due_count = 0;   ///< elements of PoolStore::device_due
-  int64_t gate_count = 0;  ///< elements of PoolStore::gates
+  std::array<int64_t, kSectionCount> count{};  ///< slots, or rings
+  unsigned of_slot = kAllSections;             ///< sections that are moved with a slot
+  unsigned exported = kAllSections;
+  int64_t slot_total = 0;    ///< bytes of one slot, all layers and of_slot
+  int64_t export_total = 0;  ///< the same of `exported`
+  int64_t due_count = 0;     ///< elements of PoolStore::device_due
+  int64_t gate_count = 0;    ///< elements of PoolStore::gates
   PoolBytes bytes;
 };
 
@@ -84,6 +98,8 @@ struct PoolStore {
   bool has_history() const { return config.fold_policy != FoldPolicy::on_commit; }
   /// Elements of device_due.
   int64_t due_count() const { return layout.due_count; }
+  /// Are rings keyed by request row?
+  bool by_row() const { return config.rings > 0; }
   bool on_device() const { return config.device != Device::cpu; }
 
   /// An error where a fold would need parameters that nobody has given.
@@ -91,16 +107,19 @@ struct PoolStore {
   /// The gate of a layer goes into a call's mixer, where the pool has it.
   void bind_gate(int64_t layer, Mixer* mixer) const;
 
-  /// Address of a slot of a layer in a section.
+  /// Address of a slot (or ring) of a layer in a section.
   std::byte* at(int part, int64_t layer, int64_t slot) const {
-    return section[part].get() + (layer * config.slots + slot) * layout.slot_bytes[part];
+    return section[part].get() + (layer * layout.count[part] + slot) * layout.slot_bytes[part];
   }
   /// Bytes from a slot of a section to the same slot of the next layer.
-  size_t pitch(int part) const { return static_cast<size_t>(config.slots * layout.slot_bytes[part]); }
+  size_t pitch(int part) const { return static_cast<size_t>(layout.count[part] * layout.slot_bytes[part]); }
 
-  /// The shortest pending window over the layers (conv windows included); kNoWindow where one layer has none. Waits for
-  /// the stream.
-  Status shortest_window(int64_t slot, int32_t* rows) const;
+  /// The smallest and the largest value of a slot (or ring) over the layers, in a section of i32, values that are not
+  /// negative without the bits of `flags`. Waits for the stream.
+  Status range(int part, int64_t slot, int32_t flags, int32_t* least, int32_t* most) const;
+  /// The shortest pending window over the layers (conv windows included), and its ring; kNoWindow where one layer has
+  /// none, or where the ring has another slot's. Waits for the stream.
+  Status find_window(int64_t slot, int32_t* rows, int32_t* ring) const;
 
   /// An error that names `what` unless the handle is that of an acquired slot.
   Status check(const char* what, Slot slot) const;

@@ -31,7 +31,7 @@ constexpr size_t kHeaderBytes = kHeaderWords * sizeof(uint64_t);
 constexpr size_t kChecksumAt = kHeaderBytes - sizeof(uint64_t);
 
 std::array<Field, kFieldCount> fields_of(const PoolConfig& c) {
-  const bool conv = c.conv_channels > 0;
+  const bool conv = c.conv_channels > 0, rings = c.rings == 0;  // are there rings in the bytes?
   return {{{"version", kVersion},
            {"layers", c.layers},
            {"H", c.H},
@@ -41,12 +41,12 @@ std::array<Field, kFieldCount> fields_of(const PoolConfig& c) {
            {"mixer kind", static_cast<int64_t>(c.kind)},
            {"state_dtype", static_cast<int64_t>(c.state_dtype)},
            {"act_dtype", static_cast<int64_t>(c.act_dtype)},
-           {"ring_rows", c.ring_rows},
+           {"ring_rows", rings ? c.ring_rows : 0},
            {"conv_channels", c.conv_channels},
            {"conv_width", conv ? c.conv_width : 0},
            {"qk_l2norm and state_rounding", (c.qk_l2norm ? 1 : 0) + 2 * static_cast<int64_t>(c.state_rounding)},
            {"fold_policy", static_cast<int64_t>(c.fold_policy)},
-           {"max_window", c.max_window},
+           {"max_window", rings ? c.max_window : 0},
            {"ring_u and ring_a", (c.ring_u ? 1 : 0) + (c.ring_a ? 2 * (1 + static_cast<int64_t>(*c.ring_a)) : 0)}}};
 }
 
@@ -173,7 +173,7 @@ void clear_unused_rows(const PoolStore& p, std::byte* payload) {
 
 }  // namespace
 
-size_t Pool::export_size() const { return kHeaderBytes + static_cast<size_t>(impl_->layout.slot_total); }
+size_t Pool::export_size() const { return kHeaderBytes + static_cast<size_t>(impl_->layout.export_total); }
 
 Status Pool::export_slot(Slot slot, std::span<std::byte> bytes) const {
   const PoolStore& p = *impl_;
@@ -187,20 +187,20 @@ Status Pool::export_slot(Slot slot, std::span<std::byte> bytes) const {
     store_word(bytes, at, static_cast<uint64_t>(field.value));
     at += sizeof(uint64_t);
   }
-  store_word(bytes, at, static_cast<uint64_t>(p.layout.slot_total));
+  store_word(bytes, at, static_cast<uint64_t>(p.layout.export_total));
 
   std::byte* const payload = bytes.data() + kHeaderBytes;
   std::byte* to = payload;
   const auto layers = static_cast<size_t>(p.config.layers);
   for (int part = 0; part < kSectionCount; ++part) {
     const auto size = static_cast<size_t>(p.layout.slot_bytes[part]);
-    if (size == 0) continue;
+    if (size == 0 || !(p.layout.exported >> part & 1)) continue;
     RINGFOLD_RETURN_IF_ERROR(
         p.memory->copy_rows(to, size, p.at(part, 0, slot.id), p.pitch(part), size, layers, p.stream));
     to += layers * size;
   }
   RINGFOLD_RETURN_IF_ERROR(p.memory->synchronise(p.stream));
-  clear_unused_rows(p, payload);
+  if (!p.by_row()) clear_unused_rows(p, payload);
   store_word(bytes, kChecksumAt, checksum(bytes, kChecksumAt));
   return {};
 }
@@ -216,16 +216,21 @@ Status Pool::import_slot(std::span<const std::byte> bytes, Slot slot) {
     return {Code::invalid_argument, fmt::format("bytes: expected {} bytes, found {}", export_size(), bytes.size())};
   }
   if (Status s = check_header(p.config, bytes); !s.ok()) return s;
-  if (Status s = check_cursors(p.config, bytes.subspan(kHeaderBytes)); !s.ok()) return s;
+  if (!p.by_row()) RINGFOLD_RETURN_IF_ERROR(check_cursors(p.config, bytes.subspan(kHeaderBytes)));
 
   const std::byte* from = bytes.data() + kHeaderBytes;
   const auto layers = static_cast<size_t>(p.config.layers);
   for (int part = 0; part < kSectionCount; ++part) {
     const auto size = static_cast<size_t>(p.layout.slot_bytes[part]);
-    if (size == 0) continue;
+    if (size == 0 || !(p.layout.exported >> part & 1)) continue;
     RINGFOLD_RETURN_IF_ERROR(
         p.memory->copy_rows(p.at(part, 0, slot.id), p.pitch(part), from, size, size, layers, p.stream));
     from += layers * size;
+  }
+  if (p.by_row()) {
+    SlotMover windows(p, kCursors);
+    windows.add(detail::kCleared, slot.id);
+    RINGFOLD_RETURN_IF_ERROR(windows.finish());
   }
   return p.memory->synchronise(p.stream);
 }

@@ -26,7 +26,7 @@ struct Token {
 
 /// Where a token lies: token t of the row's window, and the ring row that holds it or takes it.
 struct Place {
-  int64_t layer, row, slot, t, ring_row;
+  int64_t layer, row, ring, t, ring_row;
   int h, hv;
   bool in_ring;  ///< it is read from there
 };
@@ -59,24 +59,24 @@ void take_from_window(const RecurrenceParams& p, const Place& at, Token* token, 
   token->beta = arith::sigmoid<S>(load(p.b.dtype, p.b.at(0, row, t, at.hv), 0));
   if (!p.records()) return;
   if (at.hv % (p.HV / p.H) == 0) {
-    std::memcpy(p.ring_k.at(0, at.slot, at.ring_row, at.h), p.k.at(0, row, t, at.h), p.K * size_of(p.k.dtype));
+    std::memcpy(p.ring_k.at(0, at.ring, at.ring_row, at.h), p.k.at(0, row, t, at.h), p.K * size_of(p.k.dtype));
   }
-  std::memcpy(p.ring_v.at(0, at.slot, at.ring_row, at.hv), p.v.at(0, row, t, at.hv), p.V * size_of(p.v.dtype));
-  std::memcpy(p.ring_gate.at(0, at.slot, at.ring_row, at.hv), p.raw_gate ? a : reinterpret_cast<const std::byte*>(g),
+  std::memcpy(p.ring_v.at(0, at.ring, at.ring_row, at.hv), p.v.at(0, row, t, at.hv), p.V * size_of(p.v.dtype));
+  std::memcpy(p.ring_gate.at(0, at.ring, at.ring_row, at.hv), p.raw_gate ? a : reinterpret_cast<const std::byte*>(g),
               gates_of(p) * size_of(p.ring_gate.dtype));
-  std::memcpy(p.ring_beta.at(0, at.slot, at.ring_row, at.hv), &token->beta, sizeof(float));
+  std::memcpy(p.ring_beta.at(0, at.ring, at.ring_row, at.hv), &token->beta, sizeof(float));
 }
 
 void take_from_ring(const RecurrenceParams& p, const Place& at, Token* token, float* g) {
-  load_row(p.ring_k.at(at.layer, at.slot, at.ring_row, at.h), p.ring_k.dtype, p.K, token->k);
-  load_row(p.ring_v.at(at.layer, at.slot, at.ring_row, at.hv), p.ring_v.dtype, p.V, token->v);
-  const std::byte* gate = p.ring_gate.at(at.layer, at.slot, at.ring_row, at.hv);
+  load_row(p.ring_k.at(at.layer, at.ring, at.ring_row, at.h), p.ring_k.dtype, p.K, token->k);
+  load_row(p.ring_v.at(at.layer, at.ring, at.ring_row, at.hv), p.ring_v.dtype, p.V, token->v);
+  const std::byte* gate = p.ring_gate.at(at.layer, at.ring, at.ring_row, at.hv);
   if (p.raw_gate) {
     gates(p, at, p.ring_gate.dtype, gate, g);
   } else {
     load_row(gate, DType::f32, gates_of(p), g);
   }
-  token->beta = load(DType::f32, p.ring_beta.at(at.layer, at.slot, at.ring_row, at.hv), 0);
+  token->beta = load(DType::f32, p.ring_beta.at(at.layer, at.ring, at.ring_row, at.hv), 0);
 }
 
 Token take(const RecurrenceParams& p, const Place& at) {
@@ -124,7 +124,7 @@ void head(const RecurrenceParams& p, int64_t layer, int64_t row, int hv, float* 
     }
     return;
   }
-  const int64_t slot = p.slot_ids[row];
+  const int64_t slot = p.slot_ids[row], ring = p.ring_of(row);
   const int64_t dst = p.destination(row);
   const int64_t track = p.track_slot(row);
   const Replay replay = replay_of(p, layer, row);
@@ -136,7 +136,7 @@ void head(const RecurrenceParams& p, int64_t layer, int64_t row, int hv, float* 
   for (int64_t t = -replay.rows; t < tokens; ++t) {
     const int64_t step = t + replay.rows;
     const int64_t ring_row = replay.ring_row(step);
-    const Token token = take(p, {layer, row, slot, t, ring_row, hv / (p.HV / p.H), hv, p.from_ring || t < 0});
+    const Token token = take(p, {layer, row, ring, t, ring_row, hv / (p.HV / p.H), hv, p.from_ring || t < 0});
     const bool rounds = p.rounding == StateRounding::per_token || (t < 0 && replay.ends_commit(step));
     for (int v = 0; v < p.V; ++v) {
       float* s = state + v * p.K;
@@ -182,7 +182,7 @@ void conv_channels(const ConvParams& p, const ConvPiece& piece, bool records) {
   const std::byte* state = p.state.at(0, piece.slot, 0, 0);
   const auto x = [&](int64_t t) { return piece.x + t * piece.x_step; };
   for (int64_t t = 0; p.ring && records && t < piece.tokens; ++t) {
-    std::memcpy(p.ring.at(0, piece.slot, t, 0) + piece.first * size, x(t), piece.n * size);
+    std::memcpy(p.ring.at(0, piece.ring, t, 0) + piece.first * size, x(t), piece.n * size);
   }
   for (int64_t i = 0; i < piece.n; ++i) {
     const int64_t c = piece.first + i;

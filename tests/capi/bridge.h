@@ -81,6 +81,13 @@ class Arena {
     x.slot_ids = dl(w.slot_ids);
     x.cu_seqlens = dl(w.cu_seqlens);
     x.max_window = w.max_window;
+    x.ring_ids = dl(w.ring_ids);
+    return &x;
+  }
+  const ringfold_ring_owners* c(const RingOwners& o) {
+    if (o.empty()) return nullptr;
+    auto& x = owners_.emplace_back(made<ringfold_ring_owners>());
+    x.slot_of_ring = dl(o.slot_of_ring), x.ring_of_slot = dl(o.ring_of_slot);
     return &x;
   }
   const ringfold_ring* c(const Ring& r) {
@@ -102,6 +109,7 @@ class Arena {
     auto x = made<ringfold_verify_args>();
     set_step(a, &x);
     x.snapshots = dl(a.snapshots);
+    x.owners = c(a.owners);
     return x;
   }
   ringfold_decode_args c(const DecodeArgs& a) {
@@ -117,6 +125,7 @@ class Arena {
     x.layers = a.layers.data();
     x.layer_count = a.layers.size();
     x.pending = dl(a.pending);
+    x.owners = c(a.owners);
     x.history = c(a.history);
     if (!a.mixer.A_log.empty()) x.mixer = c(a.mixer);
     x.qk_norm = a.qk_l2norm ? RINGFOLD_QK_L2NORM : RINGFOLD_QK_AS_GIVEN;
@@ -135,6 +144,7 @@ class Arena {
     x.conv_state = dl(a.conv_state), x.conv_ring = dl(a.conv_ring), x.out = dl(a.out);
     x.slot_ids = dl(a.slot_ids), x.cu_seqlens = dl(a.cu_seqlens);
     x.pending = dl(a.pending), x.row_status = dl(a.row_status);
+    x.ring_ids = dl(a.ring_ids), x.owners = c(a.owners);
     x.activation = a.silu ? RINGFOLD_CONV_SILU : RINGFOLD_CONV_LINEAR;
     x.impl = name(a.impl);
     return x;
@@ -159,6 +169,7 @@ class Arena {
     x.qkv = dl(a.qkv);
     x.conv_weight = dl(a.conv_weight), x.conv_bias = dl(a.conv_bias);
     x.conv_state = dl(a.conv_state), x.conv_ring = dl(a.conv_ring), x.conv_pending = dl(a.conv_pending);
+    x.owners = c(a.owners), x.conv_owners = c(a.conv_owners);
     x.z = dl(a.z), x.norm_weight = dl(a.norm_weight);
     x.conv_activation = a.conv_silu ? RINGFOLD_CONV_SILU : RINGFOLD_CONV_LINEAR;
     x.norm_gate = a.norm_gate == NormGate::silu ? RINGFOLD_GATE_SILU : RINGFOLD_GATE_SIGMOID;
@@ -192,6 +203,7 @@ class Arena {
   template <class Args, class C>
   void set_accepted(const Args& a, C* x) {
     x->slot_ids = dl(a.slot_ids);
+    x->ring_ids = dl(a.ring_ids);
     x->num_accepted = dl(a.num_accepted);
     x->track_slots = dl(a.track_slots);
     x->track_steps = dl(a.track_steps);
@@ -204,6 +216,7 @@ class Arena {
   std::deque<ringfold_window> windows_;
   std::deque<ringfold_ring> rings_;
   std::deque<ringfold_history> histories_;
+  std::deque<ringfold_ring_owners> owners_;
   std::deque<std::string> names_;
 };
 

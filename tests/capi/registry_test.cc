@@ -17,11 +17,11 @@ TEST(Registry, Versions) {
 
 TEST(Registry, NamesAreThoseOfTheCppApi) {
   for (int32_t i = 0; i <= 5; ++i) EXPECT_STREQ(ringfold_status_name(i), to_string(static_cast<Code>(i)));
-  for (int32_t i = 0; i <= 10; ++i) EXPECT_STREQ(ringfold_row_status_name(i), to_string(static_cast<RowStatus>(i)));
+  for (int32_t i = 0; i <= 13; ++i) EXPECT_STREQ(ringfold_row_status_name(i), to_string(static_cast<RowStatus>(i)));
   for (const int32_t other : {-1, 6, std::numeric_limits<int32_t>::min(), std::numeric_limits<int32_t>::max()}) {
     EXPECT_STREQ(ringfold_status_name(other), "unknown");
   }
-  for (const int32_t other : {-1, 11, 77}) EXPECT_STREQ(ringfold_row_status_name(other), "unknown");
+  for (const int32_t other : {-1, 14, 77}) EXPECT_STREQ(ringfold_row_status_name(other), "unknown");
 }
 
 TEST(Registry, Implementations) {

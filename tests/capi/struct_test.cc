@@ -10,13 +10,13 @@ namespace {
 // several bits for one value, so for some structs the sizes of their fields are added up.
 template <class... T>
 constexpr bool packed = (std::has_unique_object_representations_v<T> && ...);
-static_assert(
-    packed<ringfold_slot, ringfold_pool_config, ringfold_pool_bytes, ringfold_window, ringfold_ring, ringfold_history,
-           ringfold_verify_args, ringfold_decode_args, ringfold_fold_args, ringfold_commit_args, ringfold_conv_args,
-           ringfold_conv_commit_args, ringfold_desc, ringfold_footprint, ringfold_plan_info, ringfold_candidate>);
+static_assert(packed<ringfold_slot, ringfold_pool_config, ringfold_pool_bytes, ringfold_window, ringfold_ring,
+                     ringfold_ring_owners, ringfold_history, ringfold_verify_args, ringfold_decode_args,
+                     ringfold_fold_args, ringfold_commit_args, ringfold_conv_args, ringfold_conv_commit_args,
+                     ringfold_desc, ringfold_footprint, ringfold_plan_info, ringfold_candidate>);
 static_assert(sizeof(ringfold_mixer) == sizeof(size_t) + 2 * 4 + 2 * sizeof(void*) + 4 * 4);
 static_assert(sizeof(ringfold_gated_norm_args) == sizeof(size_t) + 6 * sizeof(void*) + 2 * 4);
-static_assert(sizeof(ringfold_layer_args) == sizeof(size_t) + 8 + 19 * sizeof(void*) + 6 * 4);
+static_assert(sizeof(ringfold_layer_args) == sizeof(size_t) + 8 + 21 * sizeof(void*) + 6 * 4);
 static_assert(sizeof(ringfold_step_cost) == sizeof(size_t) + 4 * 8 + 2 * sizeof(void*) + 4 * 4);
 
 constexpr int64_t kTokens = 2, HV = 2, V = 4;

@@ -103,6 +103,28 @@ class CommandsTest(common.CliTest):
         self.refused("explain", "--ring-a", "bf16", says=["--ring-a", "kda"])
         self.refused("explain", "--preset", "kimi-linear", "--ring-a", "i8", says=["--ring-a", "i8"])
 
+    def test_explain_shows_a_pool(self):
+        ask = ("explain", "--preset", "qwen3.5-35b", "--window", "4", "--rows", "256")
+        self.assertNotIn("pool", self.ok_json(*ask, "--json"))
+        pool = self.ok_json(*ask, "--slots", "4096", "--json")["pool"]
+        ring, conv_ring = 4 * 12544, 4 * 8192 * 2
+        self.assertEqual((pool["slots"], pool["rings"]), (4096, 256))
+        self.assertEqual(pool["ring_per_slot"]["ring"], 30 * 4096 * ring)
+        self.assertEqual(pool["ring_per_row"]["ring"], 30 * 256 * ring)
+        self.assertEqual(pool["ring_per_slot"]["conv"] - pool["ring_per_row"]["conv"], 30 * (4096 - 256) * conv_ring)
+        self.assertEqual(pool["ring_per_slot"]["state"], pool["ring_per_row"]["state"])
+        for held in (pool["ring_per_slot"], pool["ring_per_row"]):
+            self.assertEqual(held["total"], sum(held.values()) - held["total"])
+        few = self.ok_json(*ask, "--slots", "4096", "--rings", "8", "--json")["pool"]
+        self.assertEqual(few["ring_per_row"]["ring"], 30 * 8 * ring)
+        text = self.ok(*ask, "--slots", "4096")
+        for part in ("bytes of a pool of 4096 slots, all layers", "256 rings", str(30 * 256 * ring)):
+            self.assertIn(part, text)
+        lazy = self.ok_json(*ask, "--slots", "4096", "--policy", "lazy", "--json")["pool"]
+        self.assertNotIn("ring_per_row", lazy)
+        self.refused("explain", "--rings", "8", says=["--rings", "--slots"])
+        self.refused("explain", "--rings", "8", "--slots", "9", "--policy", "lazy", says=["--rings", "lazy"])
+
     def test_explain_fold_policies(self):
         for policy in ("on_commit", "on_next_verify", "lazy"):
             for op in ("verify", "decode", "fold"):

@@ -79,6 +79,48 @@ def test_the_raw_gate_in_the_ring_changes_no_bit(gate, act, policy):
     assert same(pool.state(), other.state()) and pool.state().any()
 
 
+@pytest.mark.parametrize("gate", ("gdn", "kda_safe"))
+def test_fewer_rings_than_slots(gate):
+    shape = Shape(B=2, gate=gate)
+    pool, other = make_pool(shape, layers=2, rings=2), make_pool(shape, layers=2)
+    assert pool.config.rings == 2 and pool.memory.ring * 4 == other.memory.ring
+    assert ringfold.pool_bytes(**pool.config._asdict()) == pool.memory
+    assert pool.ring(0).k.shape[0] == 2 and pool.state(0).shape[0] == 8 and other.owners() is None
+    slots = [p.acquire(8) for p in (pool, other)]
+    for step, (pair, rings) in enumerate((((5, 2), [1, 0]), ((2, 7), [1, 0]), ((7, 5), [0, 1]))):
+        window = make_window(shape, seed=step)
+        mine, theirs = ([all_slots[i] for i in pair] for all_slots in slots)
+        for layer in range(2):
+            if step == 1:  # the function on the pool's arrays
+                out = ringfold.verify(**window.arrays, slot_ids=[slot.id for slot in mine], mixer=window.mixer,
+                                      ring_ids=rings, **pool.bind(layer))
+            else:
+                out = pool.verify(layer, **window.arrays, slots=mine, mixer=window.mixer, ring_ids=rings)
+            assert same(out, other.verify(layer, **window.arrays, slots=theirs, mixer=window.mixer))
+        assert pool.owners(1).slot_of_ring[rings[0]] == mine[0].id
+        assert pool.owners(1).ring_of_slot[mine[1].id] == rings[1]
+        pool.commit([3, 1], mine, ring_ids=np.array(rings, np.int32))
+        other.commit([3, 1], theirs)
+    assert same(pool.state(), other.state())
+
+    status = np.full(2, 77, np.int32)
+    for who, ring in ((0, 0), (1, 0), (3, 1)):
+        pool.verify(0, **{name: array[:1] for name, array in window.arrays.items()}, slots=[slots[0][who]],
+                    mixer=window.mixer, ring_ids=[ring])
+        pool.verify(1, **{name: array[:1] for name, array in window.arrays.items()}, slots=[slots[0][who]],
+                    mixer=window.mixer, ring_ids=[ring])
+    pool.commit([1, 1], [slots[0][0], slots[0][3]], ring_ids=[0, 9], row_status=status)
+    assert [ringfold.RowStatus(s).name for s in status] == ["window_not_in_ring", "ring_out_of_range"]
+    with pytest.raises(ringfold.InvalidArgumentError, match="^ring_ids: expected i32"):
+        pool.commit([1], [slots[0][1]])
+    with pytest.raises(ringfold.InvalidArgumentError, match="^ring_ids: expected nothing"):
+        other.commit([1], [slots[1][0]], ring_ids=[0])
+    with pytest.raises(ringfold.InvalidArgumentError, match="row 0 is refused: duplicate_ring"):
+        pool.verify(0, **window.arrays, slots=slots[0][:2], mixer=window.mixer, ring_ids=[1, 1])
+    with pytest.raises(ringfold.InvalidArgumentError, match="^rings: expected 0 with fold policy lazy"):
+        make_pool(shape, rings=2, fold_policy="lazy", ring_rows=8)
+
+
 def test_config_and_bytes():
     pool = make_pool(Shape(act="bf16", state="f16"), layers=3, conv_channels=16)
     config = pool.config

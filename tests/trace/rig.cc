@@ -75,6 +75,8 @@ Target target_of(const Pool& pool) {
     t.ring.push_back(pool.ring(layer));
     t.pending.push_back(pool.pending(layer));
     t.history.push_back(pool.history(layer));
+    t.owners.push_back(pool.owners(layer));
+    t.conv_owners.push_back(pool.conv_owners(layer));
     t.conv_state.push_back(pool.conv_state(layer));
     t.conv_ring.push_back(pool.conv_ring(layer));
     t.conv_pending.push_back(pool.conv_pending(layer));
@@ -165,20 +167,24 @@ StepResult Rig::step(bool decode, const Target& target, const std::vector<Row>& 
   StepResult result;
   result.first.push_back(0);
   Buffer slot_ids(DType::i32, {static_cast<int64_t>(rows.size())});
-  std::vector<int32_t> ids;
+  Buffer ring_ids(DType::i32, {static_cast<int64_t>(rows.size())});
+  std::vector<int32_t> ids, rings;
   for (const Row& row : rows) {
     ids.push_back(row.slot);
+    rings.push_back(row.ring);
     result.first.push_back(result.first.back() + static_cast<int32_t>(row.tokens.size()));
   }
   check::set_ints(slot_ids.view(), ids);
+  check::set_ints(ring_ids.view(), rings);
+  const Ids both{slot_ids.view(), config_.pool.rings > 0 ? ring_ids.view() : TensorView()};
   result.out.resize(static_cast<size_t>(layers()));
   std::vector<int32_t> order = options.layers;
   for (int32_t layer = 0; options.layers.empty() && layer < layers(); ++layer) order.push_back(layer);
   for (int32_t layer : order) {
     if (config_.fused) {
-      run_fused(decode, layer, target, rows, slot_ids.view(), options, &result);
+      run_fused(decode, layer, target, rows, both, options, &result);
     } else {
-      run_layer(decode, layer, target, rows, slot_ids.view(), options, &result);
+      run_layer(decode, layer, target, rows, both, options, &result);
     }
   }
   return result;
@@ -194,8 +200,8 @@ void Rig::note(const Status& s, const Buffer& out, const TensorView& row_status,
   if (result->row_status != found) result->trouble = "two layers disagree about a row";
 }
 
-void Rig::run_fused(bool decode, int64_t layer, const Target& target, const std::vector<Row>& rows,
-                    const TensorView& slot_ids, const StepOptions& options, StepResult* result) const {
+void Rig::run_fused(bool decode, int64_t layer, const Target& target, const std::vector<Row>& rows, const Ids& ids,
+                    const StepOptions& options, StepResult* result) const {
   const PoolConfig& c = config_.pool;
   const auto B = static_cast<int64_t>(rows.size());
   const Buffer x = gather(x_, layer, rows), a = gather(a_, layer, rows), b = gather(b_, layer, rows),
@@ -210,13 +216,15 @@ void Rig::run_fused(bool decode, int64_t layer, const Target& target, const std:
   args.qkv = shaped(x.view());
   args.window.a = shaped(c.kind == MixerKind::kda ? heads(a.view(), 0, c.HV, c.K) : a.view());
   args.window.b = shaped(b.view());
-  args.window.slot_ids = slot_ids;
+  args.window.slot_ids = ids.slots;
+  args.window.ring_ids = ids.rings;
   if (!options.dense) args.window.cu_seqlens = cu.view();
   args.conv_weight = conv_weight_.view().at(layer);
   args.conv_bias = conv_bias_.view().at(layer);
   args.conv_state = target.conv_state[layer];
   if (!target.conv_pending.empty()) args.conv_pending = target.conv_pending[layer];
   args.state = target.state[layer];
+  if (!target.owners.empty()) args.owners = target.owners[layer], args.conv_owners = target.conv_owners[layer];
   if (!target.pending.empty()) args.pending = target.pending[layer];
   if (!target.history.empty()) args.history = target.history[layer];
   if (!decode || !args.history.empty()) args.ring = target.ring[layer];
@@ -232,8 +240,8 @@ void Rig::run_fused(bool decode, int64_t layer, const Target& target, const std:
        result);
 }
 
-void Rig::run_layer(bool decode, int64_t layer, const Target& target, const std::vector<Row>& rows,
-                    const TensorView& slot_ids, const StepOptions& options, StepResult* result) const {
+void Rig::run_layer(bool decode, int64_t layer, const Target& target, const std::vector<Row>& rows, const Ids& ids,
+                    const StepOptions& options, StepResult* result) const {
   const PoolConfig& c = config_.pool;
   const auto B = static_cast<int64_t>(rows.size());
   const int64_t tokens = result->first.back();
@@ -253,7 +261,9 @@ void Rig::run_layer(bool decode, int64_t layer, const Target& target, const std:
     conv.conv_state = target.conv_state[layer];
     if (!decode) conv.conv_ring = target.conv_ring[layer];
     conv.out = shaped(conv_out.view());
-    conv.slot_ids = slot_ids;
+    conv.slot_ids = ids.slots;
+    conv.ring_ids = ids.rings;
+    if (!target.conv_owners.empty()) conv.owners = target.conv_owners[layer];
     if (!options.dense) conv.cu_seqlens = cu.view();
     if (!target.conv_pending.empty()) conv.pending = target.conv_pending[layer];
     if (options.with_status) conv.row_status = conv_status.view();
@@ -264,7 +274,8 @@ void Rig::run_layer(bool decode, int64_t layer, const Target& target, const std:
   }
   const TensorView packed = config_.conv ? conv_out.view() : x.view();
   Window w = window(shaped(packed), shaped(a.view()), shaped(b.view()));
-  w.slot_ids = slot_ids;
+  w.slot_ids = ids.slots;
+  w.ring_ids = ids.rings;
   if (!options.dense) w.cu_seqlens = cu.view();
 
   const auto common = [&](auto& args) {
@@ -288,6 +299,7 @@ void Rig::run_layer(bool decode, int64_t layer, const Target& target, const std:
     VerifyArgs args;
     common(args);
     args.ring = target.ring[layer];
+    if (!target.owners.empty()) args.owners = target.owners[layer];
     if (c.ring_u) args.numerics = Numerics::fast;
     s = check::mirrored::verify(args);
   }

@@ -35,6 +35,7 @@ struct Row {
   static constexpr int kNaN = -1;
   int32_t slot = -1;
   std::vector<int> tokens{};
+  int32_t ring = -1;  ///< where the pool's rings are keyed by request row
 };
 
 /// Where a call works: a pool's layers, or plain states without a ring.
@@ -42,6 +43,7 @@ struct Target {
   std::vector<TensorView> state, conv_state, conv_ring, pending, conv_pending;
   std::vector<Ring> ring;
   std::vector<History> history;
+  std::vector<RingOwners> owners, conv_owners;
 };
 
 Target target_of(const Pool& pool);
@@ -86,11 +88,14 @@ class Rig {
   }
 
  private:
+  struct Ids {
+    TensorView slots, rings;  ///< of a call's rows
+  };
   StepResult step(bool decode, const Target& target, const std::vector<Row>& rows, const StepOptions& options) const;
-  void run_layer(bool decode, int64_t layer, const Target& target, const std::vector<Row>& rows,
-                 const TensorView& slot_ids, const StepOptions& options, StepResult* result) const;
-  void run_fused(bool decode, int64_t layer, const Target& target, const std::vector<Row>& rows,
-                 const TensorView& slot_ids, const StepOptions& options, StepResult* result) const;
+  void run_layer(bool decode, int64_t layer, const Target& target, const std::vector<Row>& rows, const Ids& ids,
+                 const StepOptions& options, StepResult* result) const;
+  void run_fused(bool decode, int64_t layer, const Target& target, const std::vector<Row>& rows, const Ids& ids,
+                 const StepOptions& options, StepResult* result) const;
   /// Refusals, statuses and damage of a layer's call.
   void note(const Status& status, const Buffer& out, const TensorView& row_status, const StepOptions& options,
             StepResult* result) const;

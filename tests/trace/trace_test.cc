@@ -233,6 +233,52 @@ TEST_P(RawGateTrace, EqualsPlainDecoding) {
   run(config, 400, kinds, &counts);
 }
 
+/// Rings keyed by request row, fewer than slots: windows lose their rings to others, and what is committed is still
+/// plain decoding. In one call and in three, with g and with `a` in the ring.
+class RowRingTrace : public Trace {};
+
+TEST_P(RowRingTrace, EqualsPlainDecoding) {
+  const auto& [impl, gate, precision] = GetParam();
+  RigConfig config = config_of(impl, gate, precision);
+  config.pool.rings = 2 + static_cast<int64_t>(precision % 2);
+  config.fused = (gate + precision) % 2 == 0;
+  config.conv = config.fused || precision != 3;
+  if (gate > 0 && precision % 3 == 1) config.pool.ring_a = DType::bf16;
+  config.seed += 1700;
+  if (const std::string why = why_not_served(config, impl); !why.empty()) {
+    ASSERT_TRUE(may_skip(impl)) << why;
+    GTEST_SKIP() << why;
+  }
+  const bool on_device = config.pool.device != Device::cpu;
+  std::vector<std::string> kinds;
+  for (const char* kind : {"verify",
+                           "decode",
+                           "commit",
+                           "release",
+                           "reset",
+                           "copy",
+                           "materialise",
+                           "materialise refused",
+                           "export",
+                           "import",
+                           "tracked",
+                           "accept 0",
+                           "done",
+                           "window replaced",
+                           "ring taken",
+                           "null_row",
+                           "no_pending_window",
+                           "stale_generation",
+                           "ring_out_of_range",
+                           "window_not_in_ring",
+                           "duplicate_ring"}) {
+    const std::string name = kind;
+    if (!on_device || name != "duplicate_ring") kinds.push_back(name);
+  }
+  std::map<std::string, int> counts;
+  run(config, 600, kinds, &counts);
+}
+
 /// A pool whose ring keeps u, on a device: windows of `fast` numerics read it, everything else goes by the raw rows. So
 /// states are those of plain decoding, and outputs near them.
 class FastTrace : public Trace {};
@@ -289,6 +335,12 @@ INSTANTIATE_TEST_SUITE_P(All, Trace,
                          name_of);
 
 INSTANTIATE_TEST_SUITE_P(All, FusedTrace,
+                         ::testing::Combine(::testing::ValuesIn(impls()),
+                                            ::testing::Range(size_t{0}, std::size(kGates)),
+                                            ::testing::Range(size_t{0}, std::size(kPrecisions))),
+                         name_of);
+
+INSTANTIATE_TEST_SUITE_P(All, RowRingTrace,
                          ::testing::Combine(::testing::ValuesIn(impls()),
                                             ::testing::Range(size_t{0}, std::size(kGates)),
                                             ::testing::Range(size_t{0}, std::size(kPrecisions))),

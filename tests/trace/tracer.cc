@@ -27,9 +27,11 @@ Tracer::Tracer(const RigConfig& config, std::string impl, uint64_t seed)
       impl_(std::move(impl)),
       plain_impl_(config.pool.device == Device::cpu ? impl_ : std::string(implementations()[0])),
       has_history_(config.pool.fold_policy != FoldPolicy::on_commit),
+      by_row_(config.pool.rings > 0),
       on_device_(config.pool.device != Device::cpu),
       rng_(seed),
-      pool_(rig_.make_pool()) {
+      pool_(rig_.make_pool()),
+      owner_(static_cast<size_t>(config.pool.rings), -1) {
   PoolConfig other = rig_.pool_config();
   other.slots = 2;
   other.device = Device::cpu;  // what is exported does not depend on it
@@ -55,7 +57,11 @@ void Tracer::step(int number) {
   }
   if (has_history_ && chance(4)) settle();
   if (has_history_) turn_rings();
-  poison_stale_rows();
+  if (by_row_) {
+    poison_unused_rings();
+  } else {
+    poison_stale_rows();
+  }
   check(number);
 }
 
@@ -170,9 +176,17 @@ void Tracer::run_window(bool decode) {
   }
   std::map<int32_t, int> uses;
   for (const Row& row : rows) uses[row.slot]++;
+  if (by_row_ && !decode) give_rings(&rows, &want);
   bool any_refused = false;
   for (size_t r = 0; r < rows.size(); ++r) {
     if (want[r] == RowStatus::done && uses[rows[r].slot] > 1) want[r] = RowStatus::duplicate_slot;
+  }
+  std::map<int32_t, int> writers;
+  for (size_t r = 0; r < rows.size(); ++r) writers[rows[r].ring] += want[r] == RowStatus::done;
+  for (size_t r = 0; r < rows.size(); ++r) {
+    if (by_row_ && !decode && want[r] == RowStatus::done && writers[rows[r].ring] > 1) {
+      want[r] = RowStatus::duplicate_ring;
+    }
     any_refused |= refused(want[r]);
   }
   int64_t tokens_of_call = 0;
@@ -221,6 +235,14 @@ void Tracer::run_window(bool decode) {
     } else {
       if (t.window) counts_["window replaced"]++;
       t.window = rows[r].tokens;
+      if (by_row_) {
+        int32_t& owner = owner_[static_cast<size_t>(rows[r].ring)];
+        const Tenant* before_it = find(owner);
+        if (owner != t.slot.id && before_it != nullptr && before_it->window && before_it->ring == rows[r].ring) {
+          counts_["ring taken"]++;
+        }
+        owner = t.slot.id, t.ring = rows[r].ring;
+      }
       if (has_history_) count_history(t.slot.id, before[t.slot.id].first, before[t.slot.id].second);
     }
   }
@@ -269,7 +291,8 @@ void Tracer::copy() {
     src.push_back(live_[from].slot);
     dst.push_back(live_[order[i]].slot);
     next[order[i]].plain = live_[from].plain;
-    next[order[i]].window = live_[from].window;
+    if (!by_row_) next[order[i]].window = live_[from].window;
+    if (by_row_ && from != order[i]) next[order[i]].window.reset();
   }
   EXPECT_TRUE(pool_->copy(src, dst).ok());
   live_ = std::move(next);
@@ -280,7 +303,7 @@ void Tracer::materialise() {
   const std::vector<int32_t> order = rng_.permutation(static_cast<int64_t>(live_.size()));
   const Tenant& src = live_[order[0]];
   Tenant& dst = live_[order[1]];
-  const auto rows = static_cast<int64_t>(src.window ? src.window->size() : 0);
+  const auto rows = static_cast<int64_t>(src.window && has_its_ring(src) ? src.window->size() : 0);
   const int n = chance(10) ? static_cast<int>(rows) + 1 : below(rows + 1);
   const Status s = pool_->materialise(src.slot, n, dst.slot);
   if (n > rows) {
@@ -300,6 +323,7 @@ void Tracer::export_one() {
   counts_["export"]++;
   const Tenant& t = live_[below(static_cast<int64_t>(live_.size()))];
   Parcel parcel{.bytes = Bytes(pool_->export_size()), .plain = t.plain, .window = t.window};
+  if (by_row_) parcel.window.reset();
   EXPECT_TRUE(pool_->export_slot(t.slot, parcel.bytes).ok());
   if (chance(50)) {  // by way of another pool
     const Slot there{.id = 0, .generation = 1};
@@ -354,9 +378,9 @@ void Tracer::settle() {
 }
 
 void Tracer::poison_slot(int32_t id) {
-  const Ring ring = pool_->ring();
-  for (const TensorView& v :
-       {pool_->state(), ring.k, ring.v, ring.g, ring.a, ring.beta, pool_->conv_state(), pool_->conv_ring()}) {
+  const Ring ring = by_row_ ? Ring() : pool_->ring();
+  for (const TensorView& v : {pool_->state(), ring.k, ring.v, ring.g, ring.a, ring.beta, pool_->conv_state(),
+                              by_row_ ? TensorView() : pool_->conv_ring()}) {
     for (int64_t layer = 0; !v.empty() && layer < v.shape[0]; ++layer) fill_poison(slice(v.at(layer), id, 1));
   }
   poisoned_.insert(id);
@@ -389,7 +413,8 @@ void Tracer::check(int number) {
 
 void Tracer::check_free_slots() {
   for (int32_t id : poisoned_) {
-    for (const TensorView& v : {pool_->state(), pool_->ring().v, pool_->conv_state(), pool_->conv_ring()}) {
+    for (const TensorView& v : {pool_->state(), by_row_ ? TensorView() : pool_->ring().v, pool_->conv_state(),
+                                by_row_ ? TensorView() : pool_->conv_ring()}) {
       for (int64_t layer = 0; !v.empty() && layer < v.shape[0]; ++layer) {
         const Bytes bytes = pack(slice(v.at(layer), id, 1));
         EXPECT_EQ(bytes, Bytes(bytes.size(), std::byte{0xFF})) << "free slot " << id << " was written";

@@ -24,6 +24,7 @@ struct Tenant {
   Slot slot;
   Plain::State plain;
   std::optional<std::vector<int>> window;  ///< tokens of the last verify that nobody has committed
+  int32_t ring = -1;                       ///< where it lies, with rings keyed by request row
 };
 
 class Tracer {
@@ -51,7 +52,7 @@ class Tracer {
 
   /// One row of a commit. Its members are columns of one table, so that every index array has a stride of its own.
   struct CommitRow {
-    int32_t slot = -1, generation = 0, accept = 0, track = -1, step = -1;
+    int32_t slot = -1, generation = 0, accept = 0, track = -1, step = -1, ring = -1;
     bool tracks() const { return slot >= 0 && track >= 0 && step >= 0; }
   };
   std::vector<CommitRow> random_commit_rows();
@@ -70,6 +71,16 @@ class Tracer {
   Bytes state_bytes(int32_t slot) const;
   /// The logical state of a slot, by way of another pool, so that the slot stays as it is.
   std::string compare_logical(const Tenant& tenant);
+
+  /// With rings keyed by request row: gives the rows of a verify rings, or ids that are none, or one twice.
+  void give_rings(std::vector<Row>* rows, std::vector<RowStatus>* want);
+  /// Is the tenant's window where it was recorded, or has another slot's taken its place?
+  bool has_its_ring(const Tenant& t) const {
+    return !by_row_ || (t.window && owner_[static_cast<size_t>(t.ring)] == t.slot.id);
+  }
+  int32_t rings() const { return static_cast<int32_t>(owner_.size()); }
+  int32_t no_ring();
+  void poison_unused_rings();
 
   void check(int number);
   void check_free_slots();
@@ -100,10 +111,12 @@ class Tracer {
   Plain plain_;
   std::string impl_, plain_impl_;
   bool has_history_;  ///< the fold policy is not on_commit
+  bool by_row_;       ///< rings are keyed by request row
   bool on_device_;    ///< refused rows without row_status are no error there, and a slot that comes twice is undefined
   Rng rng_;
   std::unique_ptr<Pool> pool_, second_;
   std::vector<Tenant> live_;
+  std::vector<int32_t> owner_;  ///< by ring: the slot whose window was recorded there last; with rings by row
   std::vector<Slot> stale_;
   std::vector<Parcel> parcels_;
   std::set<int32_t> poisoned_;

@@ -12,6 +12,8 @@ std::vector<Tracer::CommitRow> Tracer::random_commit_rows() {
   const auto add = [&](const Tenant& t) {
     const auto n = static_cast<int32_t>(t.window ? t.window->size() : 0);
     CommitRow row{.slot = t.slot.id, .generation = t.slot.generation, .accept = chance(25) ? 0 : below(n + 1)};
+    row.ring = t.ring;
+    if (by_row_ && chance(8)) row.ring = chance(50) ? no_ring() : below(rings());
     if (chance(8)) row.accept = chance(50) ? n + 1 : chance(50) ? -1 : INT_MAX;
     if (chance(6)) row.generation += chance(50) ? 1 : -1;
     if (chance(30)) {
@@ -50,12 +52,14 @@ std::vector<RowStatus> Tracer::judge(const std::vector<CommitRow>& rows, bool wi
     const Tenant* t = find(row.slot);
     if (row.slot < 0) return RowStatus::null_row;
     if (row.slot >= slots) return RowStatus::slot_out_of_range;
+    if (by_row_ && (row.ring < 0 || row.ring >= rings())) return RowStatus::ring_out_of_range;
     if (with_generations && (t == nullptr || t->slot.generation != row.generation)) return RowStatus::stale_generation;
     if (t == nullptr) return RowStatus::slot_not_acquired;
     if (!t->window) return RowStatus::no_pending_window;
     if (row.accept < 0 || row.accept > static_cast<int64_t>(t->window->size())) return RowStatus::accept_out_of_range;
     if (row.tracks() && (row.track >= slots || row.step >= row.accept)) return RowStatus::track_out_of_range;
     if (row.tracks() && find(row.track) == nullptr) return RowStatus::slot_not_acquired;
+    if (by_row_ && (row.ring != t->ring || !has_its_ring(*t))) return RowStatus::window_not_in_ring;
     if (writers[row.slot] > 1 || (row.tracks() && writers[row.track] > 1)) return RowStatus::duplicate_slot;
     return RowStatus::done;
   };
@@ -78,12 +82,13 @@ void Tracer::commit() {
   const auto B = static_cast<int64_t>(rows.size());
   std::vector<CommitRow> table = rows;
   if (table.empty()) table.resize(1);
-  static_assert(sizeof(CommitRow) == 5 * sizeof(int32_t));
-  const auto column = [&](int32_t CommitRow::*member) { return TensorView(&(table[0].*member), DType::i32, {B}, {5}); };
+  static_assert(sizeof(CommitRow) == 6 * sizeof(int32_t));
+  const auto column = [&](int32_t CommitRow::*member) { return TensorView(&(table[0].*member), DType::i32, {B}, {6}); };
   std::vector<int32_t> status(static_cast<size_t>(B), 77);
   CommitArgs args;
   args.slot_ids = column(&CommitRow::slot);
   args.num_accepted = column(&CommitRow::accept);
+  if (by_row_) args.ring_ids = column(&CommitRow::ring);
   if (with_generations) args.generations = column(&CommitRow::generation);
   if (with_track) {
     args.track_slots = column(&CommitRow::track);

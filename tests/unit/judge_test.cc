@@ -63,6 +63,61 @@ TEST_F(JudgeWindow, Dense) {
   EXPECT_EQ(dense(2), RowStatus::done) << "without cursors nobody knows that it is free";
 }
 
+TEST_F(JudgeWindow, RingsByRow) {
+  std::vector<int32_t> ring{0};
+  rows_.ring_ids = ints(ring);
+  rows_.rings = 2;
+  for (const int32_t id : {0, 1}) {
+    ring[0] = id;
+    EXPECT_EQ(dense(3), RowStatus::done);
+  }
+  for (const int32_t id : {-1, 2, kMin, kMax}) {
+    ring[0] = id;
+    EXPECT_EQ(dense(3), RowStatus::ring_out_of_range);
+    EXPECT_EQ(dense(-1), RowStatus::null_row);
+    EXPECT_EQ(dense(4), RowStatus::slot_out_of_range);
+    EXPECT_EQ(dense(2), RowStatus::slot_not_acquired);
+    EXPECT_EQ(ragged(3, 0, 6), RowStatus::ring_out_of_range) << "before the length";
+    EXPECT_EQ(ragged(3, 6, 11), RowStatus::bad_window_bounds) << "which outputs need";
+  }
+}
+
+TEST(WindowInRing, BothLinksOfEveryLayerAndConvMustAgree) {
+  constexpr int64_t kLayers = 2, kSlots = 3, kRings = 2;
+  std::vector<int32_t> slot{2}, ring{1};
+  std::vector<int32_t> memory(2 * kLayers * (kRings + kSlots), 77);
+  const auto owners = [&](int32_t* at) { return OwnerParams{{at, kRings, 1}, {at + kLayers * kRings, kSlots, 1}}; };
+  Rows p;
+  p.rows = 1, p.layers = kLayers, p.slots = kSlots, p.rings = kRings;
+  p.slot_ids = ints(slot), p.ring_ids = ints(ring);
+  const auto all = [](int64_t i) { return i; };
+  EXPECT_TRUE(window_is_in_ring(p, 0, all)) << "without owners nobody knows";
+  p.owners = owners(memory.data());
+  p.conv_owners = owners(memory.data() + kLayers * (kRings + kSlots));
+  EXPECT_FALSE(window_is_in_ring(p, 0, all)) << "memory that was never set";
+  for (int64_t layer = 0; layer < kLayers; ++layer) {
+    p.owners.set(layer, 2, 1);
+    EXPECT_FALSE(window_is_in_ring(p, 0, all));
+    p.conv_owners.set(layer, 2, 1);
+  }
+  EXPECT_TRUE(window_is_in_ring(p, 0, all));
+  EXPECT_TRUE(window_is_in_ring(p, 0, all, 1, 2));
+  for (const OwnerParams& o : {p.owners, p.conv_owners}) {
+    for (int64_t layer = 0; layer < kLayers; ++layer) {
+      for (int32_t* link : {&o.slot_of_ring.at(layer, 1), &o.ring_of_slot.at(layer, 2)}) {
+        const int32_t right = *link;
+        *link = right - 1;
+        EXPECT_FALSE(window_is_in_ring(p, 0, all));
+        EXPECT_EQ(window_is_in_ring(p, 0, all, 1, 2), layer == 0) << "a share of the layers";
+        *link = right;
+      }
+    }
+  }
+  EXPECT_TRUE(window_is_in_ring(p, 0, all));
+  ring[0] = 0;
+  EXPECT_FALSE(window_is_in_ring(p, 0, all));
+}
+
 TEST_F(JudgeWindow, Bounds) {
   EXPECT_EQ(ragged(0, 0, 0), RowStatus::done);
   EXPECT_EQ(ragged(0, 10, 10), RowStatus::done);

@@ -41,7 +41,7 @@ TEST(PoolDevice, BytesAndDescriptionsNeedNoDevice) {
   ASSERT_TRUE(succeeded(pool_bytes(on_cuda(small()), &device)));
   // The generations once more, and the indices of materialise.
   host.cursors += 5 * sizeof(int32_t);
-  host.scratch += 3 * sizeof(int32_t);
+  host.scratch += 4 * sizeof(int32_t);
   EXPECT_EQ(device, host);
   PoolConfig c = on_cuda(small());
   c.slots = 0;

@@ -18,6 +18,7 @@ __device__ inline RowStatus verdict_on_accepted(const Rows& p, const Layers& lay
   const int lane = threadIdx.x % 32;
   const int64_t slot = p.slot_ids[row], target = p.track_slot(row);
   if (const RowStatus s = judge_slot(slot, p.slots); s != RowStatus::done) return s;
+  if (const RowStatus s = judge_ring(p, p.ring_of(row)); s != RowStatus::done) return s;
   const auto shortest = [&](int64_t of) {
     return __reduce_min_sync(0xffffffffu, shortest_window(p, of, layers, lane, 32));
   };
@@ -25,7 +26,12 @@ __device__ inline RowStatus verdict_on_accepted(const Rows& p, const Layers& lay
   const int32_t window = cursors ? shortest(slot) : INT32_MAX;
   const int32_t target_window = cursors && target >= 0 && target < p.slots ? shortest(target) : INT32_MAX;
   const RowStatus status = judge_accepted(p, row, window, target_window);
-  if (status != RowStatus::done || !p.history) return status;
+  if (status != RowStatus::done) return status;
+  if (p.owners) {
+    const bool there = window_is_in_ring(p, row, layers, lane, 32);
+    return __all_sync(0xffffffffu, there) ? RowStatus::done : RowStatus::window_not_in_ring;
+  }
+  if (!p.history) return status;
   bool fits = true;
   for (int64_t i = lane; i < p.layers; i += 32) fits = fits && history_fits(p, layers(i), slot, p.num_accepted[row]);
   return __all_sync(0xffffffffu, fits) ? RowStatus::done : RowStatus::accept_out_of_range;
@@ -36,8 +42,10 @@ __device__ inline RowStatus verdict_on_accepted(const Rows& p, const Layers& lay
 __device__ inline void settle_window(const Rows& p, int64_t row, RowStatus status) {
   if (p.row_status) write_unordered(p.row_status[row], static_cast<int32_t>(status));
   if (status != RowStatus::done || !p.pending || p.move == CursorMove::keep || p.history) return;
-  write_unordered(p.pending.at(0, p.slot_ids[row]),
-                  p.move == CursorMove::record ? static_cast<int32_t>(p.asked_tokens(row)) : kNoWindow);
+  const int64_t slot = p.slot_ids[row];
+  const bool records = p.move == CursorMove::record;
+  write_unordered(p.pending.at(0, slot), records ? static_cast<int32_t>(p.asked_tokens(row)) : kNoWindow);
+  if (records && p.owners) p.owners.set(0, slot, p.ring_of(row));
 }
 
 }  // namespace ringfold::cuda

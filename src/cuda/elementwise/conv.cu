@@ -16,6 +16,7 @@ __global__ void __launch_bounds__(kThreads) conv_window(const __grid_constant__ 
   if (c == 0) settle_window(p, row, status);
   if (c >= p.channels || status == RowStatus::bad_window_bounds) return;
   const int64_t T = p.asked_tokens(row), xr = p.window_row(row), xt = p.window_token(row), slot = p.slot_ids[row];
+  const int64_t ring = p.ring_of(row);
   if (status != RowStatus::done) {
     for (int64_t t = 0; t < T; ++t) store(p.out.dtype, p.out.at(0, xr, xt + t, 0), c, 0.0f);
     return;
@@ -32,7 +33,7 @@ __global__ void __launch_bounds__(kThreads) conv_window(const __grid_constant__ 
   const float bias = p.bias ? load(p.bias_dtype, p.bias, c) : 0.0f;
   for (int64_t t = 0; t < T; ++t) {
     const std::byte* input = p.x.at(0, xr, xt + t, 0);
-    if (p.ring) poke_bits(p.x.dtype, p.ring.at(0, slot, t, 0), c, peek_bits(p.x.dtype, input, c));
+    if (p.ring) poke_bits(p.x.dtype, p.ring.at(0, ring, t, 0), c, peek_bits(p.x.dtype, input, c));
 #pragma unroll
     for (int j = 0; j + 1 < kMaxConvWidth; ++j) {
       if (j + 1 < p.width) x[j] = x[j + 1];
@@ -58,11 +59,11 @@ __global__ void __launch_bounds__(kThreads)
   if (c == 0 && layer_index == 0 && p.row_status) p.row_status[row] = static_cast<int32_t>(status);
   if (c >= p.channels || status != RowStatus::done) return;
   const int64_t slot = p.slot_ids[row], dst = p.destination(row), accepted = p.num_accepted[row];
-  const int64_t layer = layers(layer_index);
+  const int64_t layer = layers(layer_index), ring = p.ring_of(row);
   if (accepted == 0 && dst == slot) return;
   uint32_t old[kTaps];
   load_window(p, layer, slot, c, old);
-  const auto input = [&](int64_t t) { return p.ring.at(layer, slot, t, 0); };
+  const auto input = [&](int64_t t) { return p.ring.at(layer, ring, t, 0); };
   if (const int64_t target = p.track_slot(row); target >= 0) {
     advance(p, layer, target, p.track_steps[row] + 1, c, old, input);
   }

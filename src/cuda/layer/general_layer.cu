@@ -26,8 +26,10 @@ Desc recurrence_of(const Desc& layer) {
 __device__ void settle_layer(const Rows& p, int64_t row, RowStatus status) {
   settle_window(p, row, status);
   if (status != RowStatus::done || !p.conv_pending || p.move == CursorMove::keep || p.history) return;
-  write_unordered(p.conv_pending.at(0, p.slot_ids[row]),
-                  p.move == CursorMove::record ? static_cast<int32_t>(p.asked_tokens(row)) : kNoWindow);
+  const int64_t slot = p.slot_ids[row];
+  const bool records = p.move == CursorMove::record;
+  write_unordered(p.conv_pending.at(0, slot), records ? static_cast<int32_t>(p.asked_tokens(row)) : kNoWindow);
+  if (records && p.conv_owners) p.conv_owners.set(0, slot, p.ring_of(row));
 }
 
 /// A head of q, k or v of the call, and the conv's channel that its element 0 is.
@@ -79,7 +81,7 @@ struct ProjectedTokens {
   __device__ void record(const Place& at, const Channels& of, int n, int t, int lane) const {
     if (!p.conv.ring) return;
     const std::byte* from = conv_input(p, of, at.row, t);
-    std::byte* to = p.conv.ring.at(0, at.slot, t, 0);
+    std::byte* to = p.conv.ring.at(0, at.ring, t, 0);
     for (int i = lane; i < n; i += 32) {
       poke_bits(p.conv.ring.dtype, to, of.first + i, peek_bits(of.from.dtype, from, of.first + i));
     }
@@ -132,7 +134,7 @@ __global__ void __launch_bounds__(kWarps * 32)
   const int count = static_cast<int>(replay.rows + p.asked_tokens(row));
   const general::TokenVectors vectors{shared, p.K, steps};
   float* mixed = shared + general::shared_bytes(p.K, steps) / sizeof(float);
-  Place at{0, row, p.slot_ids[row], first / group, first, 0, p.V, false, true, replay};
+  Place at{0, row, p.slot_ids[row], p.ring_of(row), first / group, first, 0, p.V, false, true, replay};
   for (; at.hv < first + heads; ++at.hv) {
     at.records_k = at.hv == at.h * group;
     general::run_head(p, ProjectedTokens{p, mixed}, at, vectors, count, warp, lane);

@@ -49,6 +49,7 @@ direct::DirectParams params_of(const RecurrenceParams& p) {
   d.ring_gate = place(p.ring_gate), d.ring_beta = place(p.ring_beta);
   d.move = p.move;
   d.row_status = p.row_status;
+  d.ring_ids = p.ring_ids, d.rings = small(p.rings), d.owners = p.owners;
   return d;
 }
 
@@ -76,9 +77,9 @@ Plan direct_plan(const Desc& d) {
 Status direct_recurrence(const RecurrenceParams& p, const Desc& desc) {
   if (p.from_ring) return exact_recurrence(p, desc);
   if (p.rows == 0) return {};
-  if (p.slot_ids.stride > INT32_MAX || p.cu_seqlens.stride > INT32_MAX) {
+  if (std::max({p.slot_ids.stride, p.cu_seqlens.stride, p.ring_ids.stride}) > INT32_MAX) {
     return {Code::unsupported,
-            "strides: cuda.direct expects fewer than 2147483648 elements between slot ids and bounds"};
+            "strides: cuda.direct expects fewer than 2147483648 elements between slot ids, ring ids and bounds"};
   }
   const DirectTiles tiles = direct_tiles(desc, current_device());
   static const direct::Instances all[2] = {direct::instances_64(), direct::instances_128()};

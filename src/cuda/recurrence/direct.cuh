@@ -72,7 +72,7 @@ class Block : exact::Preparation<T>, exact::Tile<T> {
     }
     if (count == 0) return;
     if constexpr (T::kKda) {
-      if (p.records && blockIdx.z == 0) record_gates(channels, slot);
+      if (p.records && blockIdx.z == 0) record_gates(channels, p.ring_ids ? element(p.ring_ids, row) : slot);
     }
     if (has_rows()) run_tokens(state, index, slot);
   }
@@ -116,6 +116,7 @@ class Block : exact::Preparation<T>, exact::Tile<T> {
   /// The head's warp: gates and betas of all tokens, lane t those of token t, the row's verdict, and the ring.
   __device__ __forceinline__ void run_head(WindowFacts& facts, int index, int slot) const {
     const bool mine = lane < count;
+    const int ring_id = p.ring_ids ? element(p.ring_ids, row) : 0;
     uint32_t a = 0, b = 0;
     float A_log = 0, dt_bias = 0;
     if (mine) {
@@ -129,6 +130,8 @@ class Block : exact::Preparation<T>, exact::Tile<T> {
     Copies copies;
     if (p.records) fetch_copies(copies, index);
     facts.slot = slot = static_cast<int>(ptx::opaque(slot));
+    const int ring = p.ring_ids ? ring_id : slot;
+    facts.ring = ring;
     if (in_pool(slot) && p.pending) facts.pending = read_unordered(p.pending.at(0, slot));
     const float beta = arith::sigmoid<S>(of_bits(p.b_dtype, b));
     float g = 0, decay = 0;
@@ -142,10 +145,10 @@ class Block : exact::Preparation<T>, exact::Tile<T> {
     if (lane == 0) shared.status = status;
     __syncthreads();
     if (p.records && status == RowStatus::done) {
-      store_copies(copies, slot);
+      store_copies(copies, ring);
       if (mine && blockIdx.z == 0) {
-        poke(p.ring_beta.at(slot, hv, lane), 0, beta);
-        if constexpr (!T::kKda) poke(p.ring_gate.at(slot, hv, lane), 0, g);
+        poke(p.ring_beta.at(ring, hv, lane), 0, beta);
+        if constexpr (!T::kKda) poke(p.ring_gate.at(ring, hv, lane), 0, g);
       }
     }
     if (hv == 0 && blockIdx.z == 0 && lane == 0) settle_window(rows, row, status);
@@ -171,13 +174,13 @@ class Block : exact::Preparation<T>, exact::Tile<T> {
       copies.k[i] = ptx::load_16(p.k.at(index, key, k_token(i)) + prepared_group() * kGroup * 2);
     }
   }
-  __device__ __forceinline__ void store_copies(const Copies& copies, int slot) const {
-    if (copies_v()) *reinterpret_cast<uint4*>(p.ring_v.at(slot, hv, v_token()) + v_row() * 2) = copies.v;
+  __device__ __forceinline__ void store_copies(const Copies& copies, int ring) const {
+    if (copies_v()) *reinterpret_cast<uint4*>(p.ring_v.at(ring, hv, v_token()) + v_row() * 2) = copies.v;
 #pragma unroll
     for (int i = 0; i < kDirectTokens / 2; ++i) {
       if (!copies_k(i)) continue;
-      std::byte* ring = p.ring_k.at(slot, key, k_token(i)) + prepared_group() * kGroup * 2;
-      *reinterpret_cast<uint4*>(ring) = copies.k[i];
+      std::byte* to = p.ring_k.at(ring, key, k_token(i)) + prepared_group() * kGroup * 2;
+      *reinterpret_cast<uint4*>(to) = copies.k[i];
     }
   }
 
@@ -295,12 +298,12 @@ class Block : exact::Preparation<T>, exact::Tile<T> {
   }
 
   /// The ring's gates of this warp's tokens, by one block for each value head.
-  __device__ __forceinline__ void record_gates(const Channels& channels, int slot) const {
+  __device__ __forceinline__ void record_gates(const Channels& channels, int ring) const {
     if (prepared_group() >= T::K / kGroup) return;
 #pragma unroll
     for (int n = 0; n < kTurns; ++n) {
       if (token(n) >= count) break;
-      std::byte* gate = p.ring_gate.at(slot, hv, token(n));
+      std::byte* gate = p.ring_gate.at(ring, hv, token(n));
 #pragma unroll
       for (int i = 0; i < 4; ++i) record_gate(gate, first_decay() + i, channels.a[n * 4 + i], channels.g[n * 4 + i]);
     }

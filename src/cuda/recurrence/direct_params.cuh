@@ -46,6 +46,9 @@ struct DirectParams {
   detail::Cursors pending;
   Place out, ring_k, ring_v, ring_gate, ring_beta;
   detail::Ints row_status;
+  detail::Ints ring_ids;  // where rings are keyed by request row
+  int32_t rings = 0;
+  detail::OwnerParams owners;
 
   /// What a row is judged by and settled with.
   __device__ __forceinline__ detail::Rows rows() const {
@@ -53,6 +56,7 @@ struct DirectParams {
     r.slots = slots, r.window = window, r.total_tokens = total_tokens, r.longest = longest;
     r.slot_ids = slot_ids, r.cu_seqlens = cu_seqlens, r.pending = pending, r.row_status = row_status;
     r.move = move;
+    r.ring_ids = ring_ids, r.rings = rings, r.owners = owners;
     return r;
   }
 };

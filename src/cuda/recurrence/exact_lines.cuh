@@ -101,11 +101,11 @@ class Lines : protected Preparation<T> {
     RowStatus status;
     // Addresses while the cursors are on their way. Nobody uses those of a row that is not live.
     if constexpr (T::kFromRing) {
-      find_addresses(line, layer, row, p.slot_ids[row]);
+      find_addresses(line, layer, row, p.slot_ids[row], p.ring_of(row));
       status = verdict_on_accepted(p, layers_, row);
     } else {
       const WindowFacts facts = window_facts(p, row, T::kHistory);
-      find_addresses(line, layer, row, facts.slot);
+      find_addresses(line, layer, row, facts.slot, facts.ring);
       status = judge_window(p, facts, T::kHistory);
     }
     if (lane != 0) return;
@@ -142,7 +142,7 @@ class Lines : protected Preparation<T> {
   }
 
   /// Lane i finds address i.
-  __device__ void find_addresses(Line& line, int64_t layer, int row, int64_t slot) const {
+  __device__ void find_addresses(Line& line, int64_t layer, int row, int64_t slot, int64_t ring) const {
     if (lane >= kAddresses) return;
     const Origin& of = origins_[lane];
     const int v0 = blockIdx.y * (blockDim.x / 2);
@@ -150,7 +150,7 @@ class Lines : protected Preparation<T> {
     if (lane <= kOut || (T::kWindow && lane == kTrack)) {
       address += p.window_row(row) * of.row + p.window_token(row) * of.token;
     } else {
-      int64_t of_slot = slot;
+      int64_t of_slot = lane < kState ? ring : slot;
       if constexpr (T::kFromRing) {
         if (lane == kTarget) of_slot = p.destination(row);
         if (lane == kTrack) of_slot = p.track_slot(row);

@@ -29,7 +29,7 @@ enum Address {
   kInA,
   kInB,
   kOut,
-  kRingK,
+  kRingK,  // from here on to kState: in the ring
   kRingV,
   kRingGate,
   kRingBeta,

@@ -45,7 +45,8 @@ __global__ void __launch_bounds__(kWarps * 32)
   if (is_idle(p, replay, layer, row)) return;
   const int count = static_cast<int>(replay.rows + p.asked_tokens(row));
   const int h = hv / (p.HV / p.H);
-  const Place at{layer, row, slot, h, hv, v0, v1, hv == h * (p.HV / p.H) && part == 0, part == 0, replay};
+  const int64_t ring = p.ring_of(row);
+  const Place at{layer, row, slot, ring, h, hv, v0, v1, hv == h * (p.HV / p.H) && part == 0, part == 0, replay};
   run_head(p, WindowTokens{p}, at, {shared, p.K, steps}, count, warp, lane);
 }
 

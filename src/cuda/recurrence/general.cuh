@@ -32,7 +32,7 @@ constexpr int shared_bytes(int K, int tokens) { return (3 * K + 2) * tokens * st
 
 /// The block's work.
 struct Place {
-  int64_t layer, row, slot;
+  int64_t layer, row, slot, ring;
   int h, hv, v0, v1;
   bool records_k;     // writes the ring's k: the first value head of a key head
   bool records_gate;  // writes g and beta: the first part of V
@@ -48,7 +48,7 @@ struct Source {
 };
 
 __device__ inline Source source(const RecurrenceParams& p, const Place& at, int t) {
-  if (at.in_ring(p, t)) return {at.layer, at.slot, at.replay.ring_row(t)};
+  if (at.in_ring(p, t)) return {at.layer, at.ring, at.replay.ring_row(t)};
   return {0, p.window_row(at.row), p.window_token(at.row) + t - at.replay.rows};
 }
 
@@ -105,7 +105,7 @@ __device__ void prepare(const RecurrenceParams& p, const Tokens& tokens, const P
     k[i] = q[i] = 0;
     if (i >= n) continue;
     k[i] = window ? tokens.k(at, own, k0 + i) : load(p.ring_k.dtype, p.ring_k.at(layer, row, token, at.h), k0 + i);
-    if (records && at.records_k) tokens.record_k(at, own, k0 + i, k[i], p.ring_k.at(0, at.slot, ring_row, at.h));
+    if (records && at.records_k) tokens.record_k(at, own, k0 + i, k[i], p.ring_k.at(0, at.ring, ring_row, at.h));
     if (window) q[i] = tokens.q(at, own, k0 + i);
   }
   // Gates: one for each k (KDA), or the same in every lane (GDN). From a, or as they are in the ring.
@@ -126,7 +126,7 @@ __device__ void prepare(const RecurrenceParams& p, const Tokens& tokens, const P
   if (window) {
     beta = arith::sigmoid<S>(load(p.b.dtype, p.b.at(0, row, token, at.hv), 0));
     if (records && at.records_gate) {
-      std::byte* ring_gate = p.ring_gate.at(0, at.slot, ring_row, at.hv);
+      std::byte* ring_gate = p.ring_gate.at(0, at.ring, ring_row, at.hv);
       if (p.raw_gate) {
         for (int i = 0; i < n; ++i) copy_element(gate, ring_gate, k0 + i, p.a.dtype);
       } else if (kda) {
@@ -134,10 +134,10 @@ __device__ void prepare(const RecurrenceParams& p, const Tokens& tokens, const P
       } else if (lane == 0) {
         poke(ring_gate, 0, g[0]);
       }
-      if (lane == 0) poke(p.ring_beta.at(0, at.slot, ring_row, at.hv), 0, beta);
+      if (lane == 0) poke(p.ring_beta.at(0, at.ring, ring_row, at.hv), 0, beta);
     }
     if (records) {
-      std::byte* ring_v = p.ring_v.at(0, at.slot, ring_row, at.hv);
+      std::byte* ring_v = p.ring_v.at(0, at.ring, ring_row, at.hv);
       for (int i = at.v0 + lane; i < at.v1; i += 32) tokens.record_v(at, own, i, ring_v);
     }
   } else {

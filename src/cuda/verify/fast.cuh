@@ -51,7 +51,7 @@ class Block : public History<T> {
     if constexpr (T::kKda) put_gates_aside(in);
     State state;
     const bool in_pool = slot >= 0 && slot < p.slots;
-    if (in_pool) fetch_cursors(slot);
+    if (in_pool) fetch_cursors(row, slot);
     ptx::commit_copies();
     if (in_pool) load_state(state, slot);
     ptx::wait_copies<1>();
@@ -83,7 +83,7 @@ class Block : public History<T> {
     }
     if (count == 0) return ptx::wait_copies<0>();
     read_v(in);
-    if (p.ring_k) record(in, slot);
+    if (p.ring_k) record(in, ring_of(slot));
     Fragments m, inverse;
     coefficients(m, inverse);
     if constexpr (T::kHistory) {
@@ -104,7 +104,7 @@ class Block : public History<T> {
  private:
   using Base = History<T>;
   using Base::add_history, Base::facts, Base::fetch_cursors, Base::fetch_history, Base::history, Base::history_decays,
-      Base::history_factors, Base::row_of, Base::settle;
+      Base::history_factors, Base::ring_of, Base::row_of, Base::settle;
   using Base::begin, Base::beta, Base::decays, Base::lane_with, Base::log_of, Base::logs, Base::memory_, Base::plain;
   using Base::c, Base::count, Base::h, Base::hv, Base::lane, Base::p, Base::part, Base::r, Base::v0, Base::warp;
   using Base::coefficients, Base::read_fragments;
@@ -226,9 +226,9 @@ class Block : public History<T> {
   }
 
   /// The ring's rows.
-  __device__ __forceinline__ void record(const Inputs& in, int slot) const {
+  __device__ __forceinline__ void record(const Inputs& in, int ring) const {
     if (speaks_for_key() && item_vector(0) % 2 == 0) {
-      std::byte* to = p.at_ring_k.at(slot, h, item_group() * kGroup * 2);
+      std::byte* to = p.at_ring_k.at(ring, h, item_group() * kGroup * 2);
 #pragma unroll
       for (int i = 0; i < T::kItems; ++i) {
         if (item_token(i) < count) {
@@ -237,7 +237,7 @@ class Block : public History<T> {
         }
       }
     }
-    std::byte* v = p.at_ring_v.at(slot, hv, (v0 + c * T::kLaneRows) * 2);
+    std::byte* v = p.at_ring_v.at(ring, hv, (v0 + c * T::kLaneRows) * 2);
 #pragma unroll
     for (int i = 0; i < T::kVectorTiles; ++i) {
       if (r % 2 != 0 || 4 * i + r / 2 >= count) continue;
@@ -251,13 +251,13 @@ class Block : public History<T> {
     if (part != 0) return;
     if (warp == T::kWarps - 1 && lane < count) {
       const int ring_row = row_of(lane);
-      poke(p.at_ring_beta.at(slot, hv, ring_row * p.at_ring_beta.token), 0, beta(lane));
-      if constexpr (!T::kKda) poke(p.at_ring_gate.at(slot, hv, ring_row * p.at_ring_gate.token), 0, log_of(lane));
+      poke(p.at_ring_beta.at(ring, hv, ring_row * p.at_ring_beta.token), 0, beta(lane));
+      if constexpr (!T::kKda) poke(p.at_ring_gate.at(ring, hv, ring_row * p.at_ring_gate.token), 0, log_of(lane));
     }
     if constexpr (T::kKda) {
       const int k = threadIdx.x % T::K;
       const int size = static_cast<int>(size_of(p.ring_gate.dtype));
-      std::byte* gate = p.at_ring_gate.at(slot, hv, k * size);
+      std::byte* gate = p.at_ring_gate.at(ring, hv, k * size);
       const std::byte* a = p.at_a.at(begin(), hv, k * size);  // as it came, where the ring keeps that
 #pragma unroll 4
       for (int i = 0; i < T::kGates; ++i) {

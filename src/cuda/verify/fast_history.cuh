@@ -30,8 +30,18 @@ class History : public Coefficients<T> {
   __device__ int row_of(int t) const { return T::kHistory ? ring_row(own_row, t) : t; }
   __device__ int octets() const { return (history + 7) / 8; }
 
-  /// Starts the copy of a slot's cursors. (Loads would be waited for together with the state.)
-  __device__ __forceinline__ void fetch_cursors(int slot) const {
+  /// Where the row's ring lies. Rings are keyed by request row with fold policy on_commit alone; the first warp has
+  /// fetched the id then.
+  __device__ __forceinline__ int ring_of(int slot) const {
+    return !T::kHistory && p.ring_ids ? reinterpret_cast<const int*>(memory_ + T::kOfWarp)[1] : slot;
+  }
+
+  /// Starts the copy of a slot's cursors, and of the id of the row's ring. (Loads would be waited for together with the
+  /// state.)
+  __device__ __forceinline__ void fetch_cursors(int row, int slot) const {
+    if (!T::kHistory && warp == 0 && lane == 1 && p.ring_ids) {
+      ptx::copy_async_4(ptx::shared_address(of_warp() + 1), &p.ring_ids[row]);
+    }
     if (T::kHistory ? lane >= 3 : lane != 0 || warp != 0 || !p.pending) return;
     const Cursors& from = !T::kHistory || lane == 0 ? p.pending : lane == 1 ? p.history.base : p.history.live;
     ptx::copy_async_4(ptx::shared_address(of_warp() + lane), &from.at(0, slot));
@@ -41,6 +51,7 @@ class History : public Coefficients<T> {
   __device__ __forceinline__ WindowFacts facts(int begin, int end, int slot, bool in_pool) const {
     WindowFacts f{.begin = begin, .end = end, .slot = slot};
     if (in_pool && p.pending) f.pending = of_warp()[0];
+    if (in_pool && !T::kHistory && p.ring_ids) f.ring = ring_of(slot);
     if (in_pool && T::kHistory) f.base = of_warp()[1], f.live = of_warp()[2];
     return f;
   }
@@ -51,6 +62,7 @@ class History : public Coefficients<T> {
     if (p.row_status) write_unordered(p.row_status[row], static_cast<int32_t>(status));
     if (status != RowStatus::done || !p.pending || p.move == CursorMove::keep) return;
     write_unordered(p.pending.at(0, slot), tokens | (T::kHistory && is_folded(of_warp()[0]) ? kFolded : 0));
+    if (!T::kHistory && p.owners) p.owners.set(0, slot, ring_of(slot));
   }
 
   /// Starts the copies of the slot's history; zeros of u up to a multiple of 16 rows. The cursors are there.
