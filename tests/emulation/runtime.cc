@@ -2,6 +2,7 @@
 // reads results without waiting finds none, and whoever frees what is still needed is found out.
 #include <cuda_runtime_api.h>
 
+#include <cstdlib>
 #include <cstring>
 #include <functional>
 #include <mutex>
@@ -121,12 +122,19 @@ cudaError_t cudaRuntimeGetVersion(int* version) { return *version = 13000, cudaS
 cudaError_t cudaGetDeviceCount(int* count) { return *count = 1, cudaSuccess; }
 cudaError_t cudaGetDevice(int* device) { return *device = 0, cudaSuccess; }
 
+/// A H200 has 132. With few of them a block has many heads, one after the other, also where a test is small.
+int multiprocessors() {
+  const char* text = std::getenv("RINGFOLD_EMULATED_SMS");
+  const int count = text != nullptr ? std::atoi(text) : 132;
+  return count > 0 ? count : 132;
+}
+
 /// Those of a H200, so that choices by them are the same.
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
   switch (attribute) {
     case cudaDevAttrComputeCapabilityMajor: *value = 9; break;
     case cudaDevAttrComputeCapabilityMinor: *value = 0; break;
-    case cudaDevAttrMultiProcessorCount: *value = 132; break;
+    case cudaDevAttrMultiProcessorCount: *value = multiprocessors(); break;
     case cudaDevAttrMaxSharedMemoryPerMultiprocessor: *value = 228 * 1024; break;
     case cudaDevAttrMaxSharedMemoryPerBlockOptin: *value = kMostSharedBytes; break;
     case cudaDevAttrClockRate: *value = 1'980'000; break;

@@ -97,7 +97,9 @@ TEST(Registry, WhatIsNotBuiltIsRefusedWithAHint) {
   Explanation e;
   Desc d = qwen();
   EXPECT_THAT(explain(d, "cuda.fast", &e).message(), HasSubstr("cuda"));
-  if (const std::string why = why_no_cuda(); !why.empty()) EXPECT_THAT(why, HasSubstr("cpu"));
+  if (const std::string why = why_no_cuda(); !why.empty()) {
+    EXPECT_THAT(why, HasSubstr("cpu"));
+  }
 }
 
 TEST(Registry, ThreadsHaveALimit) {
