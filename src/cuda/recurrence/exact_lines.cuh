@@ -146,19 +146,18 @@ class Lines : protected Preparation<T> {
     if (lane >= kAddresses) return;
     const Origin& of = origins_[lane];
     const int v0 = blockIdx.y * (blockDim.x / 2);
-    // Of a row that is not live it may be anything, so this is arithmetic of numbers.
-    auto address = reinterpret_cast<uint64_t>(of.data) + static_cast<uint64_t>(v0 * of.v + layer * of.layer);
+    std::byte* address = of.data + v0 * of.v + layer * of.layer;
     if (lane <= kOut || (T::kWindow && lane == kTrack)) {
-      address += static_cast<uint64_t>(p.window_row(row) * of.row + p.window_token(row) * of.token);
+      address += p.window_row(row) * of.row + p.window_token(row) * of.token;
     } else {
       int64_t of_slot = lane < kState ? ring : slot;
       if constexpr (T::kFromRing) {
         if (lane == kTarget) of_slot = p.destination(row);
         if (lane == kTrack) of_slot = p.track_slot(row);
       }
-      address += static_cast<uint64_t>(of_slot) * static_cast<uint64_t>(of.row);
+      address += of_slot * of.row;
     }
-    line.address(lane) = reinterpret_cast<std::byte*>(address);
+    line.address(lane) = address;
   }
 
   template <class Byte>
