@@ -98,62 +98,28 @@ Status through_copies(const Args& args, Call call) {
   return through_copies(place_of(args), args, call);
 }
 
+/// What verify, decode and whole layers have in common, and `others`.
+template <class Args>
+std::vector<TensorView*> tensors_of_step(Args& a, std::initializer_list<TensorView*> others) {
+  std::vector<TensorView*> all = present({&a.mixer.A_log,     &a.mixer.dt_bias,   &a.window.q,
+                                          &a.window.k,        &a.window.v,        &a.window.a,
+                                          &a.window.b,        &a.window.slot_ids, &a.window.cu_seqlens,
+                                          &a.window.ring_ids, &a.state,           &a.out,
+                                          &a.ring.k,          &a.ring.v,          &a.ring.g,
+                                          &a.ring.beta,       &a.ring.u,          &a.ring.a,
+                                          &a.pending,         &a.history.base,    &a.history.live,
+                                          &a.history.cuts,    &a.row_status});
+  for (TensorView* view : present(others)) all.push_back(view);
+  return all;
+}
+
 }  // namespace
 
 std::vector<TensorView*> tensors_of(VerifyArgs& a) {
-  return present({&a.mixer.A_log,
-                  &a.mixer.dt_bias,
-                  &a.window.q,
-                  &a.window.k,
-                  &a.window.v,
-                  &a.window.a,
-                  &a.window.b,
-                  &a.window.slot_ids,
-                  &a.window.cu_seqlens,
-                  &a.state,
-                  &a.out,
-                  &a.ring.k,
-                  &a.ring.v,
-                  &a.ring.g,
-                  &a.ring.beta,
-                  &a.ring.u,
-                  &a.ring.a,
-                  &a.snapshots,
-                  &a.pending,
-                  &a.history.base,
-                  &a.history.live,
-                  &a.history.cuts,
-                  &a.row_status,
-                  &a.window.ring_ids,
-                  &a.owners.slot_of_ring,
-                  &a.owners.ring_of_slot});
+  return tensors_of_step(a, {&a.snapshots, &a.owners.slot_of_ring, &a.owners.ring_of_slot});
 }
 
-std::vector<TensorView*> tensors_of(DecodeArgs& a) {
-  return present({&a.mixer.A_log,
-                  &a.mixer.dt_bias,
-                  &a.window.q,
-                  &a.window.k,
-                  &a.window.v,
-                  &a.window.a,
-                  &a.window.b,
-                  &a.window.slot_ids,
-                  &a.window.cu_seqlens,
-                  &a.state,
-                  &a.out,
-                  &a.ring.k,
-                  &a.ring.v,
-                  &a.ring.g,
-                  &a.ring.beta,
-                  &a.ring.u,
-                  &a.ring.a,
-                  &a.pending,
-                  &a.history.base,
-                  &a.history.live,
-                  &a.history.cuts,
-                  &a.row_status,
-                  &a.window.ring_ids});
-}
+std::vector<TensorView*> tensors_of(DecodeArgs& a) { return tensors_of_step(a, {}); }
 
 std::vector<TensorView*> tensors_of(FoldArgs& a) {
   return present({&a.mixer.A_log,
@@ -200,40 +166,9 @@ std::vector<TensorView*> tensors_of(ConvCommitArgs& a) {
 std::vector<TensorView*> tensors_of(GatedNormArgs& a) { return present({&a.x, &a.z, &a.weight, &a.out}); }
 
 std::vector<TensorView*> tensors_of(LayerArgs& a) {
-  return present({&a.mixer.A_log,
-                  &a.mixer.dt_bias,
-                  &a.qkv,
-                  &a.window.q,
-                  &a.window.k,
-                  &a.window.v,
-                  &a.window.a,
-                  &a.window.b,
-                  &a.window.slot_ids,
-                  &a.window.cu_seqlens,
-                  &a.conv_weight,
-                  &a.conv_bias,
-                  &a.conv_state,
-                  &a.conv_ring,
-                  &a.conv_pending,
-                  &a.state,
-                  &a.ring.k,
-                  &a.ring.v,
-                  &a.ring.g,
-                  &a.ring.beta,
-                  &a.ring.a,
-                  &a.pending,
-                  &a.history.base,
-                  &a.history.live,
-                  &a.history.cuts,
-                  &a.z,
-                  &a.norm_weight,
-                  &a.out,
-                  &a.row_status,
-                  &a.window.ring_ids,
-                  &a.owners.slot_of_ring,
-                  &a.owners.ring_of_slot,
-                  &a.conv_owners.slot_of_ring,
-                  &a.conv_owners.ring_of_slot});
+  return tensors_of_step(
+      a, {&a.qkv, &a.conv_weight, &a.conv_bias, &a.conv_state, &a.conv_ring, &a.conv_pending, &a.z, &a.norm_weight,
+          &a.owners.slot_of_ring, &a.owners.ring_of_slot, &a.conv_owners.slot_of_ring, &a.conv_owners.ring_of_slot});
 }
 
 std::vector<TensorView*> tensors_of(CommitArgs& a) {

@@ -25,7 +25,7 @@ void PrintTo(const Case& c, std::ostream* out) { *out << c.name; }
 class Compute : public ::testing::TestWithParam<Case> {
  protected:
   void SetUp() override {
-    if (param().cuda && implementations(Device::cuda).empty()) GTEST_SKIP() << "no GPU";
+    if (param().cuda && implementations(Device::cuda).empty()) GTEST_SKIP() << "no CUDA implementation serves here";
   }
   const Case& param() const { return GetParam(); }
 

@@ -162,18 +162,25 @@ TEST(EmulationDeathTest, MissingBarriersAreRaces) {
   EXPECT_EXIT(run_and_leave(32, kWarpsExchange(false)), kRace, "data race");
 }
 
+/// A write with barriers of the block and of the warp on both sides, none of which orders it with other blocks.
+void write_between_barriers(int* word, unsigned writer, bool unordered) {
+  const auto wait = [] {
+    for (int i = 0; i < 2; ++i) {
+      __syncthreads();
+      __syncwarp();
+    }
+  };
+  wait();
+  if (threadIdx.x == writer) unordered ? ringfold::detail::write_unordered(*word, 7) : static_cast<void>(*word = 7);
+  wait();
+}
+
 TEST(EmulationDeathTest, BlocksOfALaunchAreNotOrderedAndLaunchesAre) {
   int word = 0;
   const auto blocks_write = [&](unsigned blocks, int launches, bool unordered) {
-    for (int i = 0; i < launches; ++i) {
+    for (int i = 0; i < launches; ++i)
       runs(
-          32, 0,
-          [&] {
-            if (threadIdx.x != blockIdx.x) return;
-            unordered ? ringfold::detail::write_unordered(word, 7) : static_cast<void>(word = 7);
-          },
-          blocks);
-    }
+          64, 0, [&] { write_between_barriers(&word, blockIdx.x, unordered); }, blocks);
     std::exit(0);
   };
   EXPECT_EXIT(blocks_write(2, 1, false), kRace, "data race");

@@ -2,6 +2,9 @@
 
 #include <boost/context/fiber.hpp>
 
+#include <algorithm>
+#include <array>
+#include <bit>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -54,6 +57,18 @@ struct Warp {
   Lanes words[2];             // of this meeting, and of the last one, which slower lanes still read
 };
 
+/// What a block has of its own. What its threads wait for each other by is not the same for the thread sanitizer as
+/// that of other blocks, or these would be ordered by it.
+struct BlockMemory {
+  explicit BlockMemory(size_t bytes) : shared(new std::byte[bytes]), orders(new Orders) {}
+  struct Orders {
+    char of_block[2];                        // of this barrier, and of the one before
+    char of_warp[kMostThreads / kLanes][2];  // of this meeting, and of the one before
+  };
+  std::unique_ptr<std::byte[]> shared;
+  std::unique_ptr<Orders> orders;
+};
+
 Worker& self() { return *static_cast<Worker*>(running); }
 
 class Machine {
@@ -93,13 +108,14 @@ class Machine {
     words[static_cast<size_t>(self().lane)] = mine;
     if (warp.arrived == 0) warp.instruction = instruction;
     if (warp.instruction != instruction) fault("lanes of a warp that wait for each other at different instructions");
-    release(&words);
+    char* const order = &blocks_.back().orders->of_warp[self().warp][warp.meeting & 1];
+    release(order);
     if (++warp.arrived < kLanes) {
       wait(State::meets);
-      acquire(&words);
+      acquire(order);
       return words;
     }
-    acquire(&words);
+    acquire(order);
     warp.arrived = 0;
     ++warp.meeting;
     warp.ready = 0xffffffffu;
@@ -109,7 +125,7 @@ class Machine {
   }
 
   void sync_threads() {
-    char* const order = &block_barriers_[block_barrier_ & 1];
+    char* const order = &blocks_.back().orders->of_block[block_barrier_ & 1];
     release(order);
     wait(State::at_block_barrier);
     acquire(order);
@@ -159,21 +175,22 @@ class Machine {
   std::byte* at_shared(uint32_t offset, uint32_t bytes) {
     if (offset + uint64_t{bytes} > static_cast<uint64_t>(launch_->shared_bytes))
       fault("an access beyond the block's shared memory");
-    return shared_.back().get() + offset;
+    return shared() + offset;
   }
 
   uint32_t shared_offset(const void* p) {
-    const auto offset = static_cast<const std::byte*>(p) - shared_.back().get();
+    const auto offset = static_cast<const std::byte*>(p) - shared();
     if (offset < 0 || offset > launch_->shared_bytes) fault("an address that is not in shared memory");
     return static_cast<uint32_t>(offset);
   }
 
  private:
-  /// All that the blocks did happens before what follows. Their memory is kept until then, since that of two blocks is
-  /// not the same for the thread sanitizer.
+  std::byte* shared() const { return blocks_.back().shared.get(); }
+
+  /// All that the blocks did happens before what follows. Their memory is kept until then.
   void end_blocks() {
     acquire(&left_);
-    shared_.clear();
+    blocks_.clear();
   }
 
   bool report(const char* what, const Index& block = {}) {
@@ -214,9 +231,9 @@ class Machine {
     const auto threads = static_cast<size_t>(launch_->threads);
     while (workers_.size() < threads) workers_.push_back(std::make_unique<Worker>(*this));
     const auto bytes = static_cast<size_t>(launch_->shared_bytes);
-    if (bytes * shared_.size() > kMostKeptBytes) end_blocks();
-    shared_.push_back(std::make_unique<std::byte[]>(bytes));
-    std::memset(shared_.back().get(), 0xff, bytes);
+    if (bytes * blocks_.size() > kMostKeptBytes) end_blocks();
+    blocks_.emplace_back(bytes);
+    std::memset(shared(), 0xff, bytes);
     release(&launch_);
     warp_count_ = launch_->threads / kLanes;
     std::fill_n(warps_.begin(), warp_count_, Warp{});
@@ -226,7 +243,7 @@ class Machine {
       worker.block_index = block;
       worker.block_size = {static_cast<unsigned>(threads), 1, 1};
       worker.grid_size = launch_->grid;
-      worker.shared = shared_.back().get();
+      worker.shared = shared();
       worker.warp = static_cast<int>(i) / kLanes, worker.lane = static_cast<int>(i) % kLanes;
       worker.group = 0;
       worker.copies.clear();
@@ -276,7 +293,7 @@ class Machine {
 
   bool end_by_fault(const Index& block) {
     report(fault_, block);
-    shared_.clear();
+    blocks_.clear();
     abandoned_.push_back(std::move(workers_));  // in the middle of the kernel, and never to go on
     workers_.clear();
     return false;
@@ -287,12 +304,11 @@ class Machine {
   std::vector<std::unique_ptr<Worker>> workers_, others_;
   std::vector<std::vector<std::unique_ptr<Worker>>> abandoned_;
   std::array<Warp, kMostThreads / kLanes> warps_;
-  std::vector<std::unique_ptr<std::byte[]>> shared_;  // of the blocks, the last one's last
+  std::vector<BlockMemory> blocks_;  // that have run, the running one last
   std::minstd_rand chance_;
   Context scheduler_;
   int left_ = 0, warp_count_ = 0;  // threads and warps of the block
   int block_barrier_ = 0;
-  char block_barriers_[2] = {};  // of this one and the one before, for the thread sanitizer
 };
 
 Worker::Worker(Machine& machine) {
