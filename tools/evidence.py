@@ -31,11 +31,12 @@ def sha256(data):
 
 
 def hash_files(root):
-    """{path: sha256} of every file that decides what a GPU run shows."""
+    """{path: sha256} of every file that decides what a GPU run shows. Folders that tools keep for themselves (__pycache__,
+    .mypy_cache, ..) do not."""
     hashes = {}
     for folder in FOLDERS:
         for place, folders, names in os.walk(os.path.join(root, folder)):
-            folders[:] = [name for name in folders if name != "__pycache__" and
+            folders[:] = [name for name in folders if name != "__pycache__" and not name.startswith(".") and
                           os.path.relpath(os.path.join(place, name), root).replace(os.sep, "/") != RESULTS]
             for name in names:
                 path = os.path.join(place, name)

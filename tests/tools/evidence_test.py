@@ -63,6 +63,12 @@ class EvidenceTest(unittest.TestCase):
         self.write(whole)
         self.assertNotIn("incomplete", self.check(0, "evidence: green\n"))
 
+    def test_folders_of_tools_are_no_part_of_the_tree(self):
+        before = self.hash()
+        for folder in (".mypy_cache/3.11", "__pycache__", ".pytest_cache"):
+            self.put(f"src/{folder}/cache.db", "1")
+        self.assertEqual(self.hash(), before)
+
     def test_a_changed_tree_is_said_and_is_no_failure(self):
         self.put("src/gone.cc", "int gone;\n")
         self.write(self.good())
