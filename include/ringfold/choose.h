@@ -26,17 +26,20 @@ struct Machine {
   double exact_row_ps = 0;         ///< each token, and each row of a history
   double exact_store_ps = 0;       ///< a verify that stores the history
   double fold_ps = 0, fold_row_ps = 0;
-  double one_block = 1;                     ///< factor where shared memory has room for one block instead of two
-  double kda_rows = 1;                      ///< factor of every row with KDA: a decay for each channel
-  double general = 1;                       ///< factor of all this in cuda.general
-  std::array<double, 3> fast_call_us = {};  ///< of a call of fast numerics, by tokens; GDN
-  std::array<double, 3> fast_ps = {};       ///< beside the bytes; GDN
-  std::array<double, 3> kda_call_us = {};   ///< the same, KDA
-  std::array<double, 3> kda_ps = {};        ///< the same, KDA
-  double ring_u_us = 0;                     ///< what a ring with u adds to a fast call
-  std::array<double, 3> ring_u_ps = {};     ///< and to its work, without a history
-  std::array<double, 3> history_ps = {};    ///< and with one
-  std::string_view cpu_impl = "cpu.avx2";   ///< CPU: who serves
+  double one_block = 1;                      ///< factor where shared memory has room for one block instead of two
+  double kda_rows = 1;                       ///< factor of every row with KDA: a decay for each channel
+  double general = 1;                        ///< factor of all this in cuda.general
+  std::array<double, 3> fast_call_us = {};   ///< of a call of fast numerics, by tokens; GDN
+  std::array<double, 3> fast_ps = {};        ///< beside the bytes; GDN
+  std::array<double, 3> kda_call_us = {};    ///< the same, KDA
+  std::array<double, 3> kda_ps = {};         ///< the same, KDA
+  std::array<double, 4> direct_us = {};      ///< of a call of cuda.direct: once, for each token, for each block that a
+                                             ///< multiprocessor gets, for each of its tokens; GDN
+  std::array<double, 4> kda_direct_us = {};  ///< the same, KDA
+  double ring_u_us = 0;                      ///< what a ring with u adds to a fast call
+  std::array<double, 3> ring_u_ps = {};      ///< and to its work, without a history
+  std::array<double, 3> history_ps = {};     ///< and with one
+  std::string_view cpu_impl = "cpu.avx2";    ///< CPU: who serves
   bool operator==(const Machine&) const = default;
 };
 

@@ -54,7 +54,7 @@ struct Plan {
 struct Candidate {
   std::string_view impl;
   bool serves = false;
-  std::string reason;  ///< why not; "chosen", "serves" or "forced" otherwise
+  std::string reason;  ///< why not; otherwise "chosen", "forced", or "serves", and then perhaps why it was not chosen
 };
 
 /// Bytes that one request needs, and bytes that one step moves, for one layer.

@@ -244,9 +244,9 @@ class Distance {
   }
   void judge(Judge& judge, const std::string& what) const {
     // Also false for NaN.
-    judge.that(std::sqrt(error_) <= 2e-5 * std::sqrt(norm_),
-               what + ": relative error " + std::to_string(1e5 * std::sqrt(error_ / norm_)) +
-                   "e-5, above the bound 2e-5 of the specification");
+    judge.that(std::sqrt(error_) <= 2e-5 * std::sqrt(norm_), what + ": relative error " +
+                                                                 std::to_string(1e5 * std::sqrt(error_ / norm_)) +
+                                                                 "e-5, above the bound 2e-5 of the specification");
   }
 
  private:

@@ -26,7 +26,9 @@ struct Implementation {
   Numerics numerics = Numerics::exact;        ///< the only ones that it serves
   const char* (*unavailable)() = nullptr;     ///< why this machine cannot run it; null: it can
   Refusal (*refusal)(const Desc&) = nullptr;  ///< why it cannot serve
-  Plan (*plan)(const Desc&) = nullptr;        ///< pure
+  /// Why it leaves what it serves to the next in the list, unless it is asked for by name; null: it never does.
+  Refusal (*yields)(const Desc&) = nullptr;
+  Plan (*plan)(const Desc&) = nullptr;  ///< pure
   /// verify, decode, fold; the description is that of the params
   Status (*recurrence)(const RecurrenceParams&, const Desc&) = nullptr;
   Status (*conv)(const ConvParams&) = nullptr;  ///< conv_verify, conv_decode

@@ -69,6 +69,7 @@ std::span<const Implementation> implementations() {
     Implementation i = exact;
     i.name = "cuda.direct";
     i.refusal = direct_refusal;
+    i.yields = direct_yields;
     i.plan = direct_plan;
     i.recurrence = direct_recurrence;
     return i;
@@ -83,7 +84,7 @@ std::span<const Implementation> implementations() {
       .recurrence = fast_verify,
       .move_cursors = move_cursors,
   };
-  static const std::array list = {fast, exact, direct, general};
+  static const std::array list = {direct, fast, exact, general};
   return list;
 }
 

@@ -75,6 +75,17 @@ DirectTiles direct_tiles(const Desc& d, const DeviceProperties& device) {
   return t;
 }
 
+int64_t direct_heads(const Desc& d, const DeviceProperties& device) {
+  // Measured on an H200 (docs/notes/2026-11-30-direct.md), in blocks of 32 rows of V for each multiprocessor, of which
+  // three or four run there at a time. Each token of a window costs a block the same time again.
+  const bool kda = d.kind == MixerKind::kda;
+  int64_t blocks = kda ? 3 : 4;
+  if (d.window == 1) blocks = kda && d.state_dtype != DType::f32 ? 6 : 8;
+  if (d.numerics == Numerics::fast) blocks = kda || d.window <= 2 ? 2 : 0;  // cuda.fast is to be beaten
+  const int64_t parts = (d.V + kDirectWarps * kDirectWarpRows - 1) / (kDirectWarps * kDirectWarpRows);
+  return device.sms * blocks / parts;
+}
+
 FastTiles fast_tiles(const Desc& d, const DeviceProperties& device) {
   FastTiles t;
   // All of V in a block prepares the tokens only once; halves keep more multiprocessors busy with a small batch.

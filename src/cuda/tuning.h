@@ -49,6 +49,9 @@ struct DirectTiles {
 
 DirectTiles direct_tiles(const Desc& desc, const DeviceProperties& device);
 
+/// The most heads (row, value head) of a call for which it is ahead of the others, as measured.
+int64_t direct_heads(const Desc& desc, const DeviceProperties& device);
+
 /// The longest window, most warps of a block, rows of V of a warp. A warp prepares two tokens at most.
 inline constexpr int kDirectTokens = 8;
 inline constexpr int kDirectWarps = 4;

@@ -48,7 +48,12 @@ class Model {
     StepCost c = cost(FoldPolicy::on_commit, d_.window, false, numerics);
     const Desc fold = commit(c);
     c.bytes = read_ + written_ + some_ * fold_bytes(accepted_);
-    c.us = numerics == Numerics::fast ? fast_us(-1) : exact_us(d_, 0, 0, 0);
+    if (direct_serves(numerics)) {
+      c.verify_impl = "cuda.direct";
+      c.us = direct_us();
+    } else {
+      c.us = numerics == Numerics::fast ? fast_us(-1) : exact_us(d_, 0, 0, 0);
+    }
     c.us += (m_.launch_us + some_ * (m_.exact_call_us + accepted_ * row_us())) / layers_;
     c.us += some_ * fold_us(fold, accepted_);
     return c;
@@ -130,6 +135,22 @@ class Model {
     return c;
   }
 
+  /// What src/cuda/recurrence/direct.cu refuses, and what it leaves to others.
+  bool direct_serves(Numerics numerics) const {
+    if (exact_impl(d_) != "cuda.exact" || d_.window > cuda::kDirectTokens) return false;
+    Desc d = d_;
+    d.numerics = numerics;
+    return d_.rows * d_.HV <= cuda::direct_heads(d, device());
+  }
+  /// Blocks of up to 32 rows of V share a multiprocessor, each with a wait of its own.
+  double direct_us() const {
+    const std::array<double, 4>& us = d_.kind == MixerKind::kda ? m_.kda_direct_us : m_.direct_us;
+    const double blocks =
+        rows_ * static_cast<double>(d_.HV * d_.V) / (cuda::kDirectWarps * cuda::kDirectWarpRows) / m_.sms;
+    const auto tokens = static_cast<double>(d_.window);
+    return us[0] + us[1] * tokens + blocks * (us[2] + us[3] * tokens);
+  }
+
   /// A verify behind the history that this policy keeps.
   Desc behind(const StepCost& c) const {
     Desc d = d_;
@@ -149,13 +170,14 @@ class Model {
     return d;
   }
 
-  cuda::ExactTiles tiles(const Desc& d) const {
+  cuda::DeviceProperties device() const {
     cuda::DeviceProperties device;
     device.sms = m_.sms;
     device.shared_bytes_per_sm = m_.shared_bytes_per_sm;
     device.shared_bytes_per_block = m_.shared_bytes_per_block;
-    return cuda::exact_tiles(d, device);
+    return device;
   }
+  cuda::ExactTiles tiles(const Desc& d) const { return cuda::exact_tiles(d, device()); }
 
   std::string_view exact_impl(const Desc& d) const {
     if (m_.device == Device::cpu) return m_.cpu_impl;

@@ -53,6 +53,8 @@ constexpr Machine kMeasured = {
     .fast_ps = {0, 8, 70},
     .kda_call_us = {4.2, 6.9, 14},  // 16 tokens at small batches: assumed, not measured
     .kda_ps = {24, 85, 330},
+    .direct_us = {2.12, 0.18, 0.39, 0.163},
+    .kda_direct_us = {2.03, 0.36, 0.78, 0.157},
     .ring_u_us = 1.3,
     .ring_u_ps = {18, 28, 60},
     .history_ps = {20, 50, 110},
@@ -89,6 +91,9 @@ Machine scaled(const Gpu& gpu) {
     *ps *= slower;
   for (auto* of : {&m.fast_ps, &m.kda_ps, &m.ring_u_ps, &m.history_ps}) {
     for (double& ps : *of) ps *= slower;
+  }
+  for (auto* of : {&m.direct_us, &m.kda_direct_us}) {
+    for (size_t i = 1; i < of->size(); ++i) (*of)[i] *= slower;
   }
   return m;
 }

@@ -57,6 +57,11 @@ Refusal refusal(const Implementation& i, const Desc& d) {
   return i.refusal(d);
 }
 
+/// Why it leaves the call to others, of those that nobody has asked for by name.
+Refusal yielding(const Implementation& i, const Desc& d, bool forced) {
+  return forced || i.yields == nullptr ? Refusal{} : i.yields(d);
+}
+
 std::string words(const Refusal& r) {
   if (!r.needs) return {};
   return *r.what ? fmt::format("{}, got {} = {}", r.needs, r.what, r.got) : std::string(r.needs);
@@ -94,7 +99,7 @@ Status select(const Desc& desc, std::string_view impl, const Implementation** ch
   const std::string_view name = forced_name(impl);
   const auto listed = [&](const Implementation* i) { return name.empty() || i->name == name; };
   for (const Implementation* i : implementation_list()) {
-    if (listed(i) && !refusal(*i, desc).needs) {
+    if (listed(i) && !refusal(*i, desc).needs && !yielding(*i, desc, !name.empty()).needs) {
       *chosen = i;
       return {};
     }
@@ -128,7 +133,13 @@ Status explain(const Desc& desc, std::string_view impl, Explanation* explanation
   for (const detail::Implementation* i : detail::implementation_list()) {
     Candidate c{i->name, false, detail::words(detail::refusal(*i, desc))};
     c.serves = c.reason.empty();
-    if (c.serves) c.reason = i != chosen ? "serves" : detail::forced_name(impl).empty() ? "chosen" : "forced";
+    const bool forced = !detail::forced_name(impl).empty();
+    if (i == chosen) {
+      c.reason = forced ? "forced" : "chosen";
+    } else if (c.serves) {
+      const detail::Refusal yields = detail::yielding(*i, desc, forced);
+      c.reason = yields.needs ? "serves, but " + detail::words(yields) : "serves";
+    }
     explanation->candidates.push_back(std::move(c));
   }
   if (!status.ok()) return status;

@@ -129,8 +129,8 @@ const Measured kMeasured[] = {
     {kKda, kBf16, 8, 5, 1, 8, kCommit, 8, kRaw, kFast, 9.16},
     {kKda, kBf16, 8, 5, 32, 8, kCommit, 8, kRaw, kFast, 55.4},
     {kKda, kBf16, 8, 5, 256, 8, kCommit, 8, kRaw, kFast, 382},
-    // docs/notes/2026-11-30-fold-policies.md: exact numerics, pools of 4 layers.
-    {kGdn, kF32, 4, 3, 1, 4, kCommit, 4, kRaw, kExact, 12.5},
+    // docs/notes/2026-11-30-fold-policies.md: exact numerics, pools of 4 layers. (Without on_commit at B=1, which was
+    // measured before cuda.direct.)
     {kGdn, kF32, 4, 3, 1, 4, kNext, 8, kRaw, kExact, 17.0},
     {kGdn, kF32, 4, 3, 1, 4, kLazy, 12, kRaw, kExact, 18.4},
     {kGdn, kF32, 4, 3, 1, 4, kLazy, 16, kRaw, kExact, 19.3},
@@ -242,10 +242,16 @@ TEST(Choose, LargeBatchesWriteLessSmallOnesLaunchLess) {
   EXPECT_LE(c.ring_rows, 24);
   EXPECT_EQ(c.verify_impl, "cuda.fast");
   EXPECT_EQ(c.fold_impl, "cuda.exact");
-  c = chosen(gdn(kF32, 4, 1), 3, 32, h200());
+  c = chosen(gdn(kF32, 8, 1), 3, 32, h200());
   EXPECT_EQ(c.policy, kCommit);
   EXPECT_EQ(c.numerics, kFast);
-  EXPECT_EQ(c.ring_rows, 4);
+  EXPECT_EQ(c.verify_impl, "cuda.fast");
+  EXPECT_EQ(c.ring_rows, 8);
+  // Short windows of one request: exact numerics take no longer.
+  c = chosen(gdn(kF32, 2, 1), 1, 32, h200());
+  EXPECT_EQ(c.policy, kCommit);
+  EXPECT_EQ(c.numerics, kExact);
+  EXPECT_EQ(c.verify_impl, "cuda.direct");
   c = chosen(gdn(kF32, 4, 256, kExact), 3, 8, h200());
   EXPECT_EQ(c.policy, kNext);
   EXPECT_EQ(c.ring_rows, 8);

@@ -93,6 +93,31 @@ TEST(Registry, FoldPoliciesAreServedOnEveryDeviceButWithFastNumerics) {
   }
 }
 
+// A candidate may leave a call to another one that is faster there; by name it is had all the same.
+TEST(Registry, SmallBatchesHaveAKernelOfTheirOwn) {
+  if (const std::string why = why_no_cuda(); !why.empty()) GTEST_SKIP() << why;
+  Explanation e;
+  Desc d = qwen();
+  d.device = Device::cuda, d.act_dtype = DType::bf16;
+  const auto reason = [&](std::string_view impl) {
+    const auto of =
+        std::find_if(e.candidates.begin(), e.candidates.end(), [&](const Candidate& c) { return c.impl == impl; });
+    return of == e.candidates.end() ? std::string("not listed") : of->reason;
+  };
+  d.rows = 1;
+  ASSERT_TRUE(explain(d, "", &e).ok());
+  EXPECT_EQ(e.plan.impl, "cuda.direct");
+  EXPECT_EQ(reason("cuda.exact"), "serves");
+  d.rows = 4096;
+  ASSERT_TRUE(explain(d, "", &e).ok());
+  EXPECT_EQ(e.plan.impl, "cuda.exact");
+  EXPECT_EQ(reason("cuda.direct"),
+            "serves, but leaves this many heads to others, got B*HV = " + std::to_string(4096 * d.HV));
+  ASSERT_TRUE(explain(d, "cuda.direct", &e).ok());
+  EXPECT_EQ(e.plan.impl, "cuda.direct");
+  EXPECT_EQ(reason("cuda.direct"), "forced");
+}
+
 TEST(Registry, WhatIsNotBuiltIsRefusedWithAHint) {
   Explanation e;
   Desc d = qwen();

@@ -215,6 +215,34 @@ TEST(DirectTiles, OneRequestOccupiesTheDevice) {
   EXPECT_EQ(tiles(1, 4, 1), (DirectTiles{1, 16}));  // 64 blocks
 }
 
+// Where it was measured to be ahead (docs/notes/2026-11-30-direct.md), and on a device of half the size for half the
+// heads.
+TEST(DirectHeads, AreThoseOfSmallBatches) {
+  DeviceProperties device;
+  const auto heads = [&](MixerKind kind, DType state, int64_t T, Numerics numerics = Numerics::exact) {
+    Desc d = describe(Op::verify, kind, state, 1, 32, T, 128, 128);
+    d.numerics = numerics;
+    const int64_t found = direct_heads(d, device);
+    d.rows = 512;  // of which it does not depend
+    EXPECT_EQ(direct_heads(d, device), found);
+    return found;
+  };
+  constexpr MixerKind gdn = MixerKind::gdn, kda = MixerKind::kda;
+  EXPECT_EQ(heads(gdn, DType::f32, 1), 264);
+  EXPECT_EQ(heads(gdn, DType::bf16, 1), 264);
+  EXPECT_EQ(heads(gdn, DType::f32, 2), 132);
+  EXPECT_EQ(heads(gdn, DType::bf16, 8), 132);
+  EXPECT_EQ(heads(kda, DType::f32, 1), 264);
+  EXPECT_EQ(heads(kda, DType::f16, 1), 198);
+  EXPECT_EQ(heads(kda, DType::f32, 2), 99);
+  EXPECT_EQ(heads(kda, DType::bf16, 8), 99);
+  EXPECT_EQ(heads(gdn, DType::f32, 2, Numerics::fast), 66);
+  EXPECT_EQ(heads(gdn, DType::f32, 4, Numerics::fast), 0);
+  EXPECT_EQ(heads(kda, DType::bf16, 8, Numerics::fast), 66);
+  device.sms = 66;
+  EXPECT_EQ(heads(gdn, DType::f32, 4), 66);
+}
+
 TEST(DirectTiles, FaultsAreSeen) {
   const DeviceProperties h200;
   Desc d = describe(Op::verify, MixerKind::gdn, DType::f32, 1, 16, 2, 128, 128);

@@ -64,6 +64,12 @@ Refusal direct_refusal(const Desc& d) {
   return layout_refusal(d);
 }
 
+Refusal direct_yields(const Desc& d) {
+  if (d.op != Op::verify && d.op != Op::decode) return {"leaves folds to cuda.exact"};
+  if (d.rows * d.HV <= direct_heads(d, current_device())) return {};
+  return {"leaves this many heads to others", "B*HV", d.rows * d.HV};
+}
+
 Plan direct_plan(const Desc& d) {
   if (d.op != Op::verify && d.op != Op::decode) return exact_plan(d);
   Plan plan = traffic(d);
