@@ -265,16 +265,11 @@ def processes():
     return min(AT_ONCE, os.cpu_count() or 1)
 
 
-def run_in_shares(program, test_filter, environment):
-    """run_tests(), the tests shared out among processes."""
-    tests = list_tests(program, test_filter)
-    shares = min(processes(), len(tests))
-    if not shares:
-        return None
-    with concurrent.futures.ThreadPoolExecutor(shares) as pool:
-        running = [pool.submit(run_tests, program, test_filter, (), {
-            **environment, "GTEST_TOTAL_SHARDS": str(shares), "GTEST_SHARD_INDEX": str(i)}) for i in range(shares)]
-        return sum_of_suites(part.result() for part in running)
+def start_shares(pool, program, test_filter, environment):
+    """run_tests(), the tests shared out among twice as many processes as run at a time: some take far longer than others."""
+    shares = min(2 * processes(), len(list_tests(program, test_filter)))
+    return [pool.submit(run_tests, program, test_filter, (), {
+        **environment, "GTEST_TOTAL_SHARDS": str(shares), "GTEST_SHARD_INDEX": str(i)}) for i in range(shares)]
 
 
 def stage_test(evidence, names):
@@ -283,13 +278,13 @@ def stage_test(evidence, names):
     if unknown or not programs:
         raise Failure(f"expected test programs among those of {BIN}, found {' '.join(unknown) or 'none'}")
     good = True
-    for program in programs:
-        if names and program not in names:
-            continue
-        result = run_in_shares(program, "*" if program in WHOLE else CUDA_TESTS,
-                               {"OMP_WAIT_POLICY": "passive", "OMP_NUM_THREADS": "2"})
-        if result is not None:
-            good = evidence.suite(program, result) and good
+    with concurrent.futures.ThreadPoolExecutor(processes()) as pool:
+        running = [(program, start_shares(pool, program, "*" if program in WHOLE else CUDA_TESTS,
+                                          {"OMP_WAIT_POLICY": "passive", "OMP_NUM_THREADS": "2"}))
+                   for program in names or programs]
+        for program, parts in running:
+            if parts:
+                good = evidence.suite(program, sum_of_suites(part.result() for part in parts)) and good
     return good
 
 
