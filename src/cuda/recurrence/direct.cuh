@@ -66,7 +66,8 @@ class Block : exact::Preparation<T>, exact::Tile<T> {
     __syncthreads();
     if (shared.status != RowStatus::done) {
       if (shared.status != RowStatus::bad_window_bounds) {
-        zero_outputs(index, static_cast<int>(facts.end - facts.begin));
+        const auto zero = [](int, int) { return 0.0f; };
+        if (has_rows()) write_outputs(index, static_cast<int>(facts.end - facts.begin), zero);
       }
       return;
     }
@@ -341,9 +342,12 @@ class Block : exact::Preparation<T>, exact::Tile<T> {
     widen(raw, s);
     const int own_row = exact::Tile<T>::row();  // of the warp
     const bool upper = this->upper(), writes = upper && c % kSame == 0;
-    std::byte* out = p.out.at(index, hv) + (v0 + own_row) * static_cast<int>(size_of(p.out_dtype));
     const int own = (upper ? T::kSecondDot : T::kFirstDot) * T::K,
               other = (upper ? T::kFirstDot : T::kSecondDot) * T::K;
+    const int updates = p.write_state ? count : count - 1;  // nobody would see the last one
+    float result = 0;
+    // A token is a chain of sums, shuffles and the update, and a scheduler has but one warp that goes along it. So
+    // outputs wait in shared memory; storing them would be a third of the loop.
 #pragma unroll 1
     for (int t = 0; t < count; ++t) {
       const Scalars scalars = shared.scalars(t);
@@ -351,21 +355,28 @@ class Block : exact::Preparation<T>, exact::Tile<T> {
       const float* vectors = shared.tokens[t] + exact::at_half<T>(c, 0);
       const float sum = both_dots(s, vectors + own, vectors + other, scalars.decay);
       const float u = correction(upper, scalars.beta, v, sum);
-      if (writes) store_one(p.out_dtype, out, 0, arith::output<S>(u, scalars.kq, sum));
-      if (t + 1 == count && !p.write_state) break;  // nobody will see the last update
-      out += p.out.token;
+      result = arith::output<S>(u, scalars.kq, sum);
+      if (writes) shared.out[t][warp][own_row] = result;
+      if (t == updates) break;
       update(s, vectors, scalars.decay, u);
       if constexpr (T::kStateBytes == 2) {
         if (p.rounds) this->round(s, p.state_dtype);
       }
     }
+    if (writes) store_one(p.out_dtype, p.out.at(index, hv, count - 1), v0 + own_row, result);
+    if (count > 1) {
+      __syncwarp();
+      write_outputs(index, count - 1, [&](int t, int row) { return shared.out[t][warp][row]; });
+    }
     if (p.write_state) this->store(s, p.state_dtype, warp_rows(slot));
   }
 
-  __device__ void zero_outputs(int index, int tokens) const {
-    const int i = lane % kDirectWarpRows;
-    for (int t = lane / kDirectWarpRows; has_rows() && t < tokens; t += 32 / kDirectWarpRows) {
-      store_one(p.out_dtype, p.out.at(index, hv, t), v0 + i, 0.0f);
+  /// value(t, row): of the warp's rows.
+  template <class Value>
+  __device__ __forceinline__ void write_outputs(int index, int tokens, const Value& value) const {
+    const int row = lane % kDirectWarpRows;
+    for (int t = lane / kDirectWarpRows; t < tokens; t += 32 / kDirectWarpRows) {
+      store_one(p.out_dtype, p.out.at(index, hv, t), v0 + row, value(t, row));
     }
   }
 

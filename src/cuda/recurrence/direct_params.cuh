@@ -79,6 +79,7 @@ struct alignas(16) Shared {
   float tokens[kDirectTokens][T::kTokenFloats];
   uint4 raw[T::kTurns][kDirectWarps * 32];                   // of k and q, a thread reads its own alone
   uint16_t v[kDirectTokens][kDirectWarps][kDirectWarpRows];  // a warp reads its own alone
+  float out[kDirectTokens][kDirectWarps][kDirectWarpRows];   // what a warp will write
   RowStatus status;                                          // of the row
 
   __device__ Scalars& scalars(int t) { return *reinterpret_cast<Scalars*>(tokens[t] + T::kVectors * T::K); }
