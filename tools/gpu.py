@@ -41,7 +41,7 @@ WHOLE = ("core_test", "pool_test")
 SANITIZED_TESTS = "*cuda*-*C19*"
 BARRIERS = 16  # in shared memory, of a block: more than any has; what the tools find by themselves is too little
 SANITIZERS = ev.SANITIZERS
-AT_ONCE = 12  # processes: most of what a test or a tool does here is work of the host
+AT_ONCE = 16  # processes: most of what a test or a tool does here is work of the host
 # Each group is a process of its own, so that rows already timed are kept if a later group is stopped.
 BENCH_GROUPS = ("decode", "fold", "fused", "verify_fast_gdn", "verify_fast_kda", "verify_exact_gdn", "verify_exact_kda",
                 "step_on_commit", "step_on_next_verify", "step_lazy")

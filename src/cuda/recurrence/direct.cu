@@ -65,7 +65,7 @@ Refusal direct_refusal(const Desc& d) {
 }
 
 Refusal direct_yields(const Desc& d) {
-  if (d.op != Op::verify && d.op != Op::decode) return {"leaves folds to cuda.exact"};
+  if (d.op != Op::verify && d.op != Op::decode) return {"leaves all but verify and decode to cuda.exact"};
   if (d.rows * d.HV <= direct_heads(d, current_device())) return {};
   return {"leaves this many heads to others", "B*HV", d.rows * d.HV};
 }
