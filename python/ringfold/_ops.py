@@ -247,7 +247,8 @@ def conv_commit(slot_ids: Ints, num_accepted: Ints, *, conv_state: Array, conv_r
     _ringfold.conv_commit({"slot_ids": ints(slot_ids, conv_state), "num_accepted": ints(num_accepted, conv_state),
                            "conv_state": conv_state, "conv_ring": conv_ring,
                            "track_slots": ints(track_slots, conv_state), "track_steps": ints(track_steps, conv_state),
-                           "row_status": row_status, "impl": impl, "stream": stream_handle(stream, conv_state)})
+                           "row_status": row_status, "impl": impl, "stream": stream_handle(stream, conv_state),
+                           "ring_ids": ints(ring_ids, conv_state)})
 
 
 def gated_norm(x: Array, z: Array, weight: Array, *, out: Optional[Array] = None,

@@ -93,17 +93,21 @@ class Calls {
   std::vector<std::function<Status(const Mirror*, void*)>> calls_;
 };
 
-/// Rows of one round: slots, windows and counts that differ from those of every other round.
+/// Rows of one round: slots, windows, counts and (where rings are keyed by request row) rings that differ from those of
+/// every other round. A slot has another ring each time, so that neither id tells the other.
 struct Round {
   Round(const World& world, int64_t number) {
     Rng rng(mix({static_cast<int64_t>(world.config.seed), 60, number}));
     const std::vector<int32_t> order = rng.permutation(world.num_slots);
+    const std::vector<int32_t> ring_order =
+        Rng(mix({static_cast<int64_t>(world.config.seed), 67, number})).permutation(world.num_slots);
     const auto rows = static_cast<size_t>(world.config.rows);
     for (size_t r = 0; r < rows; ++r) {
       const bool null_row = number % 3 == 2 && r + 1 == rows && rows > 1;
       const auto length =
           static_cast<int32_t>(r == 0 && number == 1 ? world.config.window : rng.below(world.config.window + 1));
       slots.push_back(null_row ? -1 - static_cast<int32_t>(number) : order[r]);
+      rings.push_back(null_row ? slots.back() : ring_order[r]);
       bounds.push_back(bounds.back() + length);
       counts.push_back(static_cast<int32_t>(rng.below(length + 1)));
     }
@@ -114,7 +118,7 @@ struct Round {
     if (tracks) track_slots[0] = order[rows], track_steps[0] = static_cast<int32_t>(rng.below(counts[0]));
   }
   int64_t tokens() const { return bounds.back(); }
-  std::vector<int32_t> slots, bounds{0}, counts, track_slots, track_steps, used;
+  std::vector<int32_t> slots, rings, bounds{0}, counts, track_slots, track_steps, used;
 };
 
 /// Rows as long as the bounds of a captured call allow.
@@ -133,6 +137,7 @@ void refill(const Config& config, const Round& round, int64_t number, int64_t la
       {&tokens.q, &w.q}, {&tokens.k, &w.k}, {&tokens.v, &w.v}, {&tokens.a, &w.a}, {&tokens.b, &w.b}};
   for (const auto& [from, to] : parts) copy(from->view(), slice(*to, 0, round.tokens()));
   set_ints(w.slot_ids, round.slots);
+  if (config.by_row) set_ints(w.ring_ids, round.rings);
   set_ints(w.cu_seqlens, round.bounds);
   set_ints(batch.row_status, std::vector<int32_t>(round.slots.size(), 77));
 }
@@ -142,6 +147,7 @@ void refill(const Config& config, const Round& round, int64_t number, const Conv
   fill_poison(args.out);
   fill_normal(slice(args.x, 0, round.tokens()), mix({static_cast<int64_t>(config.seed), 61, number}));
   set_ints(args.slot_ids, round.slots);
+  if (config.by_row) set_ints(args.ring_ids, round.rings);
   set_ints(args.cu_seqlens, round.bounds);
   set_ints(args.row_status, std::vector<int32_t>(round.slots.size(), 77));
 }
@@ -154,6 +160,12 @@ struct Named {
   std::string name;
   TensorView view;
 };
+
+void add_owners(std::vector<Named>* all, const RingOwners& owners) {
+  if (owners.empty()) return;
+  all->push_back({"slot of ring", owners.slot_of_ring});
+  all->push_back({"ring of slot", owners.ring_of_slot});
+}
 
 /// Every operation but commit, on the kit's own memory.
 class StoreScene {
@@ -168,6 +180,7 @@ class StoreScene {
         conv_decode_(conv_.call(memory_, longest_conv_rows(config))),
         zeros_(static_cast<size_t>(config.rows), 0),
         ids_(zeros_),
+        rings_(zeros_),
         counts_(zeros_),
         track_slots_(zeros_),
         track_steps_(zeros_),
@@ -183,14 +196,16 @@ class StoreScene {
     std::iota(layers_.rbegin(), layers_.rend(), 0);
     FoldArgs fold_args = world_.fold_args(store_, ids_, counts_);
     fold_args.layers = layers_;
+    if (config.by_row) fold_args.ring_ids = rings_.view;
     fold_args.track_slots = track_slots_.view, fold_args.track_steps = track_steps_.view;
     fold_args.row_status = status_.view;
     calls.add(fold_args, ringfold::fold, mirrored::fold);
     calls.add(world_.decode_args(store_, 0, step_), ringfold::decode, mirrored::decode);
     calls.add(conv_verify_.args, ringfold::conv_verify, mirrored::conv_verify);
     ConvCommitArgs commit_args;
-    commit_args.conv_state = memory_.state, commit_args.conv_ring = memory_.ring;
+    commit_args.conv_state = memory_.state, commit_args.conv_ring = memory_.ring_argument;
     commit_args.slot_ids = ids_.view, commit_args.num_accepted = counts_.view;
+    if (config.by_row) commit_args.ring_ids = rings_.view;
     commit_args.impl = world_.impl;
     calls.add(commit_args, ringfold::conv_commit, mirrored::conv_commit);
     calls.add(conv_decode_.args, ringfold::conv_decode, mirrored::conv_decode);
@@ -210,6 +225,7 @@ class StoreScene {
     refill(config, round, number, conv_verify_.args);
     refill(config, round, number + 100, conv_decode_.args);
     set_ints(ids_.view, round.slots);
+    set_ints(rings_.view, round.rings);
     set_ints(counts_.view, round.counts);
     set_ints(track_slots_.view, round.track_slots);
     set_ints(track_steps_.view, round.track_steps);
@@ -235,6 +251,8 @@ class StoreScene {
       all.push_back({"outputs of verify", batch.out});
       all.push_back({"status of verify", batch.row_status});
     }
+    add_owners(&all, store_.owners());
+    add_owners(&all, conv_verify_.args.owners);
     return all;
   }
   Calls calls;
@@ -248,7 +266,7 @@ class StoreScene {
   Batch step_;
   ConvWorld::Call conv_verify_, conv_decode_;
   std::vector<int32_t> zeros_, layers_;
-  RowBuffers ids_, counts_, track_slots_, track_steps_, status_;
+  RowBuffers ids_, rings_, counts_, track_slots_, track_steps_, status_;
   Buffer norm_weight_, norm_;
 };
 
@@ -303,6 +321,7 @@ class PoolScene {
         conv_(config, impl),
         zeros_(static_cast<size_t>(config.rows), 0),
         ids_(zeros_),
+        rings_(zeros_),
         generations_(zeros_),
         counts_(zeros_),
         track_slots_(zeros_),
@@ -318,6 +337,7 @@ class PoolScene {
                   .state_dtype = config.state,
                   .act_dtype = config.act,
                   .ring_rows = config.window,
+                  .rings = config.by_row ? world_.num_slots : 0,
                   .conv_channels = conv_.C,
                   .conv_width = conv_.W,
                   .qk_l2norm = config.qk_l2norm,
@@ -357,6 +377,7 @@ class PoolScene {
                     .track_steps = track_steps_.view,
                     .row_status = status_.view,
                     .impl = world_.impl};
+    if (config.by_row) args.ring_ids = rings_.view;
     Pool& pool = *pool_;
     calls.add(
         args, [&pool](const CommitArgs& a) { return commit(pool, a); },
@@ -372,6 +393,7 @@ class PoolScene {
     std::vector<int32_t> generations;
     for (int32_t slot : round.slots) generations.push_back(slot < 0 ? 0 : generation_of_[static_cast<size_t>(slot)]);
     set_ints(ids_.view, round.slots);
+    set_ints(rings_.view, round.rings);
     set_ints(generations_.view, generations);
     set_ints(counts_.view, round.counts);
     set_ints(track_slots_.view, round.track_slots);
@@ -388,6 +410,8 @@ class PoolScene {
       for (const TensorView& cursors : {h.base, h.live, h.cuts}) all.push_back({"history of the pool", cursors});
     }
     for (const Batch& batch : batches_) all.push_back({"outputs of verify on a pool", batch.out});
+    add_owners(&all, pool_->owners());
+    add_owners(&all, pool_->conv_owners());
     for (const ConvWorld::Call& conv : convs_) all.push_back({"outputs of conv_verify on a pool", conv.args.out});
     return all;
   }
@@ -397,7 +421,7 @@ class PoolScene {
   World world_;
   ConvWorld conv_;
   std::vector<int32_t> zeros_;
-  RowBuffers ids_, generations_, counts_, track_slots_, track_steps_, status_;
+  RowBuffers ids_, rings_, generations_, counts_, track_slots_, track_steps_, status_;
   std::unique_ptr<Pool> pool_;
   std::vector<int32_t> generation_of_;  ///< by slot id
   std::vector<Batch> batches_;
@@ -446,7 +470,8 @@ void replay_all(Judge& judge, Config config, std::string_view impl) {
   } catch (const Skip&) {  // it serves no layers, as C20 says
   }
   for (const FoldPolicy policy : {FoldPolicy::on_commit, FoldPolicy::on_next_verify, FoldPolicy::lazy}) {
-    if (policy != FoldPolicy::on_commit && (config.window < 2 || 2 * config.window > kMaxWindow)) continue;
+    const bool fits = !config.by_row && config.window >= 2 && 2 * config.window <= kMaxWindow;
+    if (policy != FoldPolicy::on_commit && !fits) continue;
     PoolScene captured_pool(judge, config, policy, impl), direct_pool(judge, config, policy, impl);
     replay(judge, captured_pool, direct_pool);
   }

@@ -98,7 +98,7 @@ constexpr Plan kPlans[] = {
     {"C15", 3, 27}, {"C16", 6, 54}, {"C17", 2, 14}, {"C18", 3, 27}, {"C19", 1, 3},  {"C20", 9, 54}, {"ACC", 9, 54}};
 
 /// Lines that fold policies have a part in, beside on_commit. C15, C19 and ACC ask other questions, C17 brings pools of
-/// its own.
+/// its own, and gets the points of rings keyed by request row alone.
 bool asks_policies(std::string_view line) {
   constexpr std::string_view kOthers[] = {"C15", "C17", "C19", "ACC"};
   return std::find(std::begin(kOthers), std::end(kOthers), line) == std::end(kOthers);
@@ -164,8 +164,9 @@ std::vector<Config> configs(std::string_view line, Level level, Device device) {
     if (plan.line != line) continue;
     std::vector<Config> grid;
     const int64_t count = level == Level::quick ? plan.quick : plan.full;
-    const int64_t more = asks_policies(line) ? std::max<int64_t>(3, count / 3) : 0;
-    const int64_t with_policies = count + more, with_raw_gates = with_policies + more, all = with_raw_gates + more;
+    const int64_t part = std::max<int64_t>(3, count / 3), more = asks_policies(line) ? part : 0;
+    const int64_t with_policies = count + more, with_raw_gates = with_policies + more;
+    const int64_t all = with_raw_gates + (line == "C17" ? part : more);
     for (int64_t i = 0; i < all; ++i) {
       grid.push_back(i < count            ? point(i)
                      : i < with_policies  ? policy_point(i - count)

@@ -171,6 +171,27 @@ def test_a_ring_with_the_raw_gate(gate):
         ringfold.fold(ids, [4, 1, 2], state=folded[1], ring=raw._replace(g=plain.g), mixer=window.mixer)
 
 
+def test_rings_by_request_row():
+    """The functions on arrays of one's own: fewer rings than slots, with the bits of a ring for each slot."""
+    shape = Shape(B=2)
+    window, ids, rings, accepted = make_window(shape), [3, 0], [0, 1], [4, 2]
+    by_slot, by_row = ((make_state(shape, 5), make_ring(shape, n, 4)) for n in (5, 2))
+    for (state, ring), more in ((by_slot, {}), (by_row, {"ring_ids": rings})):
+        ringfold.verify(**window.arrays, slot_ids=ids, mixer=window.mixer, state=state, ring=ring, **more)
+        ringfold.fold(ids, accepted, state=state, ring=ring, **more)
+    assert same(by_slot[0], by_row[0]) and not same(by_row[0], make_state(shape, 5))
+    assert all(same(left[ids], right[rings]) for left, right in zip(by_slot[1][:4], by_row[1][:4]))
+
+    random, C = np.random.default_rng(6), 24
+    x, weight, start = noise(random, "f32", 2, 4, C), noise(random, "f32", C, 4), noise(random, "f32", 5, C, 3)
+    by_slot, by_row = ((start.copy(), np.zeros((n, 4, C), np.float32)) for n in (5, 2))
+    for (state, ring), more in ((by_slot, {}), (by_row, {"ring_ids": rings})):
+        ringfold.conv_verify(x, weight, ids, conv_state=state, conv_ring=ring, **more)
+        ringfold.conv_commit(ids, accepted, conv_state=state, conv_ring=ring, **more)
+    assert same(by_slot[0], by_row[0]) and not same(by_row[0], start)
+    assert same(by_slot[1][ids], by_row[1][rings])
+
+
 @pytest.mark.parametrize("act", ["f32", "bf16", "f16"])
 def test_conv(act):
     random, B, T, C, W, slots = np.random.default_rng(5), 2, 4, 24, 4, 3

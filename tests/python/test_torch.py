@@ -139,7 +139,7 @@ def test_opcheck(device, policy):
     case = Case(Shape(act="bf16"), device, **more)
     status = torch.zeros(3, dtype=torch.int32, device=device)
     torch.library.opcheck(torch.ops.ringfold.verify.default,
-                          (*flat(case), None, status, False, "exact", "per_commit", None))
+                          (*flat(case), None, status, False, "exact", "per_commit", *(None,) * 4))
     torch.library.opcheck(torch.ops.ringfold.decode.default,
                           (*flat(case), status, True, "exact", "per_commit", None))
     bound = case.layers[0]
@@ -147,21 +147,25 @@ def test_opcheck(device, policy):
     torch.library.opcheck(torch.ops.ringfold.fold.default,
                           (case.ids, case.accept, bound["state"], *bound["ring"], None,
                            None if policy == "on_commit" else bound["pending"], *history, None, None, status, True,
-                           None, None, "gdn", 1.0, 20.0, None, "per_commit", None))
+                           None, None, "gdn", 1.0, 20.0, None, "per_commit", *(None,) * 4))
     # commit works on its pool alone, so the checks that hand over copies do not apply; test_compiled has its fake.
     torch.library.opcheck(torch.ops.ringfold.commit.default,
-                          (*case.whole, case.ids, case.accept, None, None, None, status, None),
+                          (*case.whole, case.ids, case.accept, None, None, None, status, None, None),
                           test_utils=("test_autograd_registration",))
 
 
+@pytest.mark.parametrize("rings", [0, 4])
 @pytest.mark.parametrize("device", DEVICES[-1:])  # where there is a GPU, code for the CPU is compiled elsewhere
-def test_compiled(device):
+def test_compiled(device, rings):
     """A whole step as one graph, compiled: the bits of the eager step, in outputs and in the pool."""
-    eager, case = Case(Shape(act="bf16"), device), Case(Shape(act="bf16"), device)
+    eager, case = (Case(Shape(act="bf16"), device, rings=rings) for _ in range(2))
     compiled = torch.compile(case.step, fullgraph=True)
-    for _ in range(2):
+    for step in range(2):
+        for each in (eager, case):
+            each.use_rings(step)
         assert bits(case.run(compiled)) == bits(eager.run(eager.step))
         assert case.slots_bytes() == eager.slots_bytes()
+        assert case.memory() == eager.memory()
 
 
 def test_copies_of_a_pool_are_refused_by_commit():
@@ -231,20 +235,24 @@ def test_opcheck_of_layers(device):
     b = case.bound[0]
     torch.library.opcheck(torch.ops.ringfold.verify_layer.default,
                           (*inputs, b["state"], *b["ring"], b["pending"], b["conv_state"], b["conv_ring"],
-                           b["conv_pending"], *history, status, False, "exact", "per_commit", None))
+                           b["conv_pending"], *history, status, False, "exact", "per_commit", *(None,) * 6))
     torch.library.opcheck(torch.ops.ringfold.decode_layer.default,
                           (*inputs, b["state"], *(None,) * 6, b["pending"], b["conv_state"], b["conv_pending"],
                            *history, status, True, "exact", "per_commit", None))
 
 
+@pytest.mark.parametrize("rings", [0, 4])
 @pytest.mark.parametrize("device", DEVICES[-1:])  # where there is a GPU, code for the CPU is compiled elsewhere
-def test_layers_compiled(device):
-    eager, case = LayerCase(Shape(act="bf16"), device), LayerCase(Shape(act="bf16"), device)
+def test_layers_compiled(device, rings):
+    eager, case = (LayerCase(Shape(act="bf16"), device, rings=rings) for _ in range(2))
     compiled = torch.compile(case.whole_step, fullgraph=True)
-    for _ in range(2):
+    for step in range(2):
+        for each in (eager, case):
+            each.use_rings(step)
         outs = case.run_whole(compiled)
         assert [bits(out) for out in outs] == [bits(out) for out in eager.run_whole(eager.whole_step)]
         assert case.slots_bytes() == eager.slots_bytes()
+        assert case.memory() == eager.memory()
 
 
 def test_numpy_and_torch_pools_are_one_thing():

@@ -45,22 +45,38 @@ class Case:
         self.slots = self.pool.acquire(shape.B)
         self.ids = torch.tensor([slot.id for slot in self.slots], dtype=torch.int32, device=device)
         self.accept = torch.tensor([2, 0, 4], dtype=torch.int32, device=device)
+        self.rings = None  # ring ids, for a pool with ``rings``
+        if self.pool.config.rings > 0:
+            self.rings = torch.empty(shape.B, dtype=torch.int32, device=device)
+            self.use_rings(0)
         self.layers = [rt.bind(self.pool, layer) for layer in range(2)]
         self.whole = rt.bind(self.pool)
 
-    def step(self, q, k, v, a, b, ids, accept):
+    def use_rings(self, step):
+        """Other rings for each step, in the same tensor; none where rings are keyed by slot."""
+        if self.rings is not None:
+            self.rings.copy_(torch.tensor([(3 * row + step + 2) % 4 for row in range(self.shape.B)]))
+
+    def step(self, q, k, v, a, b, ids, accept, rings):
         """Both layers, the second on the outputs of the first; the operators."""
         out = v
         for layer in self.layers:
-            out = rt.verify(q, k, out, a, b, ids, mixer=self.mixer, **layer) * 2
-        rt.commit(self.whole, accept, ids)
+            out = rt.verify(q, k, out, a, b, ids, mixer=self.mixer, ring_ids=rings, **layer) * 2
+        rt.commit(self.whole, accept, ids, ring_ids=rings)
         return out
 
     def run(self, function):
-        return function(*self.arrays.values(), self.ids, self.accept)
+        return function(*self.arrays.values(), self.ids, self.accept, self.rings)
 
     def slots_bytes(self):
         return [self.pool.export(slot) for slot in self.slots]
+
+    def memory(self):
+        """Every byte of the pool that a call may write."""
+        pool = self.pool
+        views = [pool.state(), pool.pending(), *pool.ring(), *(pool.history() or ())[:3], *(pool.owners() or ()),
+                 pool.conv_state(), pool.conv_ring(), pool.conv_pending(), *(pool.conv_owners() or ())]
+        return [bits(view) for view in views if view is not None]
 
 
 class LayerCase(Case):
@@ -79,12 +95,12 @@ class LayerCase(Case):
                       for name, value in layer.items()}
         self.bound = [rt.bind(self.pool, i, whole=True) for i in range(2)]
 
-    def whole_step(self, qkv, z, ids, accept):
+    def whole_step(self, qkv, z, ids, accept, rings):
         """Both layers of a verify, commit, and a decode of the same tokens in the first layer."""
         inputs = {**self.layer, "qkv": qkv, "z": z, "slot_ids": ids}
-        outs = [rt.verify_layer(**inputs, **bound) for bound in self.bound]
-        rt.commit(self.whole, accept, ids)
+        outs = [rt.verify_layer(**inputs, **bound, ring_ids=rings) for bound in self.bound]
+        rt.commit(self.whole, accept, ids, ring_ids=rings)
         return (*outs, rt.decode_layer(**inputs, **self.bound[0]))
 
     def run_whole(self, function):
-        return function(self.layer["qkv"], self.layer["z"], self.ids, self.accept)
+        return function(self.layer["qkv"], self.layer["z"], self.ids, self.accept, self.rings)
