@@ -15,6 +15,7 @@ another GPU, is not kept. Exits 1 if something failed.
 
 import argparse
 import concurrent.futures
+import contextlib
 import datetime
 import importlib.machinery
 import importlib.util
@@ -41,7 +42,7 @@ WHOLE = ("core_test", "pool_test")
 SANITIZED_TESTS = "*cuda*-*C19*"
 BARRIERS = 16  # in shared memory, of a block: more than any has; what the tools find by themselves is too little
 SANITIZERS = ev.SANITIZERS
-AT_ONCE = 16  # processes: most of what a test or a tool does here is work of the host
+AT_ONCE = 12  # processes: most of what a test or a tool does here is work of the host
 # Each group is a process of its own, so that rows already timed are kept if a later group is stopped.
 BENCH_GROUPS = ("decode", "fold", "fused", "verify_fast_gdn", "verify_fast_kda", "verify_exact_gdn", "verify_exact_kda",
                 "step_on_commit", "step_on_next_verify", "step_lazy")
@@ -109,9 +110,11 @@ def toolkit():
 
 
 def commit():
+    if named := os.environ.get("RINGFOLD_COMMIT"):  # of a tree that came without its history, or with an older one
+        return named
     head = output_of("git", "rev-parse", "HEAD")
     if not head:
-        return os.environ.get("RINGFOLD_COMMIT", "unknown")
+        return "unknown"
     dirty = output_of("git", "status", "--porcelain", "--", *ev.FOLDERS, f":!{ev.FILE}", f":!{ev.RESULTS}")
     return head + ("+changes" if dirty else "")
 
@@ -215,11 +218,32 @@ def test_result(report, text, code):
     return result
 
 
+started = set()  # process groups of what runs
+
+
+def end_groups(*_):
+    """What a signal that ends this program does: what it has started would go on, and be in the way of who is next."""
+    for group in list(started):
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(group, signal.SIGKILL)
+    os._exit(1)
+
+
+@contextlib.contextmanager
+def group_of(command, **options):
+    """A process in a group of its own, with its output as text."""
+    with subprocess.Popen(command, cwd=ev.ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True,
+                          errors="replace", start_new_session=True, **options) as process:
+        started.add(process.pid)
+        try:
+            yield process
+        finally:
+            started.discard(process.pid)
+
+
 def run_program(command, environment=None):
     """(output, what went wrong; 0 if nothing did). What takes too long is ended, with all that it started."""
-    with subprocess.Popen(command, cwd=ev.ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                          stderr=subprocess.STDOUT, text=True, errors="replace", start_new_session=True,
-                          env={**os.environ, **(environment or {})}) as process:
+    with group_of(command, stderr=subprocess.STDOUT, env={**os.environ, **(environment or {})}) as process:
         try:
             text, _ = process.communicate(timeout=TIMEOUT)
             return text, f"exit code {process.returncode}" if process.returncode else 0
@@ -383,13 +407,14 @@ def stage_bench(evidence, names):
     for pattern in names or BENCH_GROUPS:
         command = [os.path.join(BIN, "ringfold"), "bench", "--device", "cuda", "--json", "--seconds", "0.25",
                    "--filter", pattern]
-        done = subprocess.run(command, cwd=ev.ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        with group_of(command, stderr=subprocess.PIPE) as process:
+            printed, errors = process.communicate()
         try:
-            rows = json.loads(done.stdout)["rows"]
+            rows = json.loads(printed)["rows"]
         except (ValueError, KeyError):
             rows = []
         differs = any("failed" in row for row in rows)
-        error = None if done.returncode == 0 or differs else done.stderr.strip().split("\n")[-1] or "no rows"
+        error = None if process.returncode == 0 or differs else errors.strip().split("\n")[-1] or "no rows"
         for row in rows:
             if "ratio" in row and "skipped" not in row and "failed" not in row:
                 print(f"{row['key']:<40} {row['us']:>9.2f} us  twin {row['bytes_twin_us']:>9.2f} us  ratio "
@@ -507,6 +532,7 @@ def main():
     options = parser.parse_args()
     if options.names and options.stage in ("build", "all"):
         parser.error(f"{options.stage} takes no names")
+    signal.signal(signal.SIGTERM, end_groups)
     try:
         good = True
         if options.stage in ("build", "all"):

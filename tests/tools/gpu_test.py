@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 import xml.etree.ElementTree
 
@@ -213,6 +214,41 @@ print(json.dumps({'rows': [row]}))""")
         self.assertEqual(found["bench"]["decode_gdn_f32_b1"], 0.9)
         self.assertEqual(found["bench"]["decode_gdn_f32_b1_us"], 2.0)
         self.assertEqual((found["device"], found["driver"]), ("Made-up GPU", "1.2.3"))
+
+    def test_who_is_ended_leaves_nobody_behind(self):
+        self.script("build-gpu/bin/contract_test", """
+import os, sys, time
+if '--gtest_list_tests' in sys.argv:
+    print('All.\\n  C1_cuda')
+else:
+    with open('pid.new', 'w') as file:
+        file.write(str(os.getpid()))
+    os.rename('pid.new', 'pid')
+    time.sleep(100)""")
+        self.built()
+        environment = {**os.environ, "PATH": os.path.join(self.root, "path") + os.pathsep + os.environ["PATH"]}
+        with subprocess.Popen([sys.executable, "-B", os.path.join(self.root, "tools", "gpu.py"), "test"],
+                              stdout=subprocess.DEVNULL, env=environment) as process:
+            pid = os.path.join(self.root, "pid")
+            while not os.path.exists(pid) and process.poll() is None:
+                time.sleep(0.05)
+            process.terminate()
+            self.assertEqual(process.wait(60), 1)
+        with open(pid, encoding="utf-8") as file:
+            child = int(file.read())
+        for _ in range(600):  # whoever inherits it has to wait for it
+            if not os.path.exists(f"/proc/{child}") or self.is_dead(child):
+                return
+            time.sleep(0.1)
+        self.fail("the test goes on")
+
+    @staticmethod
+    def is_dead(pid):
+        try:
+            with open(f"/proc/{pid}/stat", encoding="utf-8") as file:
+                return file.read().rsplit(")", 1)[1].split()[0] == "Z"
+        except OSError:
+            return True
 
     def test_each_test_is_sanitized(self):
         self.script("build-gpu/bin/contract_test", """
