@@ -9,6 +9,7 @@
 #include "cuda/recurrence/direct.h"
 #include "cuda/recurrence/exact.h"
 #include "cuda/recurrence/general.h"
+#include "cuda/tuning.h"
 #include "cuda/verify/fast.h"
 
 namespace ringfold::cuda {
@@ -37,6 +38,12 @@ Plan plan(const Desc& desc) {
 
 Refusal refusal_of_general(const Desc& desc) {
   return is_layer(desc.op) ? general_layer_refusal(desc) : general_refusal(desc);
+}
+
+/// Where cuda.exact is ahead of cuda.fast, and serves.
+Refusal fast_yields(const Desc& d) {
+  if (!exact_beats_fast(d, current_device()) || exact_refusal(d).needs) return {};
+  return {"leaves so many short windows of KDA to cuda.exact", "B*HV", d.rows * d.HV};
 }
 
 }  // namespace
@@ -80,6 +87,7 @@ std::span<const Implementation> implementations() {
       .numerics = Numerics::fast,
       .unavailable = unavailable,
       .refusal = fast_refusal,
+      .yields = fast_yields,
       .plan = fast_plan,
       .recurrence = fast_verify,
       .move_cursors = move_cursors,

@@ -81,7 +81,9 @@ int64_t direct_heads(const Desc& d, const DeviceProperties& device) {
   const bool kda = d.kind == MixerKind::kda;
   int64_t blocks = kda ? 3 : 4;
   if (d.window == 1) blocks = kda && d.state_dtype != DType::f32 ? 6 : 8;
-  if (d.numerics == Numerics::fast) blocks = kda || d.window <= 2 ? 2 : 0;  // cuda.fast is to be beaten
+  if (d.numerics == Numerics::fast) {  // cuda.fast is to be beaten
+    blocks = kda ? (d.state_dtype == DType::f32 ? 3 : 2) : d.window <= 2 ? 2 : 0;
+  }
   const int64_t parts = (d.V + kDirectWarps * kDirectWarpRows - 1) / (kDirectWarps * kDirectWarpRows);
   return device.sms * blocks / parts;
 }
@@ -95,6 +97,12 @@ FastTiles fast_tiles(const Desc& d, const DeviceProperties& device) {
   t.v_parts = static_cast<int>(d.V / t.rows);
   t.tokens = d.window <= 4 ? 4 : d.window <= 8 ? 8 : kFastTokens;
   return t;
+}
+
+bool exact_beats_fast(const Desc& d, const DeviceProperties& device) {
+  constexpr int kHeads = 16;  // of a multiprocessor: slower at 8, faster at 31
+  return d.kind == MixerKind::kda && d.state_dtype == DType::f32 && d.window <= 2 && d.K == 128 &&
+         d.rows * d.HV >= int64_t{kHeads} * device.sms;
 }
 
 }  // namespace ringfold::cuda

@@ -65,6 +65,10 @@ struct FastTiles {
   bool operator==(const FastTiles&) const = default;
 };
 
+/// Where cuda.exact takes less time than cuda.fast for a verify, as measured on an H200: the pairs of tokens that KDA's
+/// `fast` forms cost more than the order of the sums. (For small batches, see direct_heads().)
+bool exact_beats_fast(const Desc& desc, const DeviceProperties& device);
+
 FastTiles fast_tiles(const Desc& desc, const DeviceProperties& device);
 
 /// The longest window, and the fewest rows of V of a block.

@@ -52,7 +52,9 @@ class Model {
       c.verify_impl = "cuda.direct";
       c.us = direct_us();
     } else {
-      c.us = numerics == Numerics::fast ? fast_us(-1) : exact_us(d_, 0, 0, 0);
+      const bool fast = numerics == Numerics::fast && !leaves_to_exact();
+      if (!fast) c.verify_impl = exact_impl(d_);
+      c.us = fast ? fast_us(-1) : exact_us(d_, 0, 0, 0);
     }
     c.us += (m_.launch_us + some_ * (m_.exact_call_us + accepted_ * row_us())) / layers_;
     c.us += some_ * fold_us(fold, accepted_);
@@ -142,6 +144,7 @@ class Model {
     d.numerics = numerics;
     return d_.rows * d_.HV <= cuda::direct_heads(d, device());
   }
+  bool leaves_to_exact() const { return exact_impl(d_) == "cuda.exact" && cuda::exact_beats_fast(d_, device()); }
   /// Blocks of up to 32 rows of V share a multiprocessor, each with a wait of its own.
   double direct_us() const {
     const std::array<double, 4>& us = d_.kind == MixerKind::kda ? m_.kda_direct_us : m_.direct_us;

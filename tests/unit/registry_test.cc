@@ -118,6 +118,21 @@ TEST(Registry, SmallBatchesHaveAKernelOfTheirOwn) {
   EXPECT_EQ(reason("cuda.direct"), "forced");
 }
 
+TEST(Registry, FastNumericsAreServedByWhatIsFaster) {
+  if (const std::string why = why_no_cuda(); !why.empty()) GTEST_SKIP() << why;
+  Explanation e;
+  Desc d = qwen();
+  d.device = Device::cuda, d.kind = MixerKind::kda, d.H = 32, d.numerics = Numerics::fast, d.rows = 512;
+  ASSERT_TRUE(explain(d, "", &e).ok());
+  EXPECT_EQ(e.plan.impl, "cuda.fast");
+  d.window = 2;
+  ASSERT_TRUE(explain(d, "", &e).ok());
+  EXPECT_EQ(e.plan.impl, "cuda.exact");
+  d.packed_rows = false;  // which cuda.exact does not serve
+  ASSERT_TRUE(explain(d, "", &e).ok());
+  EXPECT_EQ(e.plan.impl, "cuda.fast");
+}
+
 TEST(Registry, WhatIsNotBuiltIsRefusedWithAHint) {
   Explanation e;
   Desc d = qwen();

@@ -238,9 +238,23 @@ TEST(DirectHeads, AreThoseOfSmallBatches) {
   EXPECT_EQ(heads(kda, DType::bf16, 8), 99);
   EXPECT_EQ(heads(gdn, DType::f32, 2, Numerics::fast), 66);
   EXPECT_EQ(heads(gdn, DType::f32, 4, Numerics::fast), 0);
+  EXPECT_EQ(heads(kda, DType::f32, 8, Numerics::fast), 99);
   EXPECT_EQ(heads(kda, DType::bf16, 8, Numerics::fast), 66);
   device.sms = 66;
   EXPECT_EQ(heads(gdn, DType::f32, 4), 66);
+}
+
+TEST(ExactBeatsFast, WithManyShortWindowsOfKda) {
+  const DeviceProperties h200;
+  const auto ahead = [&](MixerKind kind, DType state, int64_t B, int64_t T) {
+    return exact_beats_fast(describe(Op::verify, kind, state, B, 32, T, 128, 128), h200);
+  };
+  EXPECT_TRUE(ahead(MixerKind::kda, DType::f32, 256, 1));
+  EXPECT_TRUE(ahead(MixerKind::kda, DType::f32, 128, 2));
+  EXPECT_FALSE(ahead(MixerKind::kda, DType::f32, 32, 1));
+  EXPECT_FALSE(ahead(MixerKind::kda, DType::f32, 256, 4));
+  EXPECT_FALSE(ahead(MixerKind::kda, DType::bf16, 256, 1));
+  EXPECT_FALSE(ahead(MixerKind::gdn, DType::f32, 256, 1));
 }
 
 TEST(DirectTiles, FaultsAreSeen) {
