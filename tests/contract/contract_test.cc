@@ -45,11 +45,21 @@ bool may_skip(const CellId& id) {
   return id.line == "C19";  // needs more memory than there may be
 }
 
+/// On the small grid cuda.general, which has one body for all shapes, gets the smaller ones alone: where kernels run on
+/// the CPU it takes three times as long as all others together.
+std::vector<Config> points(const CellId& id) {
+  std::vector<Config> grid = configs(id.line, level(), device_of(id.impl));
+  if (level() == Level::quick && id.impl == "cuda.general") {
+    std::erase_if(grid, [](const Config& c) { return c.K * c.V > 48 * 48; });
+  }
+  return grid;
+}
+
 class Contract : public ::testing::TestWithParam<CellId> {};
 
 TEST_P(Contract, Holds) {
   const auto& [impl, line] = GetParam();
-  const std::vector<Config> grid = configs(line, level(), device_of(impl));
+  const std::vector<Config> grid = points(GetParam());
   ASSERT_FALSE(grid.empty());
   std::set<std::string> reasons;
   int64_t checks = 0;
