@@ -347,7 +347,7 @@ class Block : exact::Preparation<T>, exact::Tile<T> {
     const int updates = p.write_state ? count : count - 1;  // nobody would see the last one
     float result = 0;
     // A token is a chain of sums, shuffles and the update, and a scheduler has but one warp that goes along it. So
-    // outputs wait in shared memory; storing them would be a third of the loop.
+    // outputs wait in shared memory; storing them was a fifth of the loop.
 #pragma unroll 1
     for (int t = 0; t < count; ++t) {
       const Scalars scalars = shared.scalars(t);
