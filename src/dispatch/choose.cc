@@ -50,12 +50,12 @@ class Model {
     c.bytes = read_ + written_ + some_ * fold_bytes(accepted_);
     if (direct_serves(numerics)) {
       c.verify_impl = "cuda.direct";
-      c.us = direct_us();
-    } else {
-      const bool fast = numerics == Numerics::fast && !leaves_to_exact();
-      if (!fast) c.verify_impl = exact_impl(d_);
-      c.us = fast ? fast_us(-1) : exact_us(d_, 0, 0, 0);
+    } else if (leaves_to_exact()) {
+      c.verify_impl = exact_impl(d_);
     }
+    c.us = c.verify_impl == "cuda.direct" ? direct_us()
+           : c.verify_impl == "cuda.fast" ? fast_us(-1)
+                                          : exact_us(d_, 0, 0, 0);
     c.us += (m_.launch_us + some_ * (m_.exact_call_us + accepted_ * row_us())) / layers_;
     c.us += some_ * fold_us(fold, accepted_);
     return c;
