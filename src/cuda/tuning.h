@@ -62,6 +62,7 @@ struct FastTiles {
   int rows = 128;   ///< of V, of a block
   int v_parts = 1;  ///< V / rows
   int tokens = 4;   ///< that the kernel is made for: 4, 8 or 16
+  int heads = 1;    ///< value heads of a key head, which a block takes one after the other
   bool operator==(const FastTiles&) const = default;
 };
 
@@ -71,6 +72,8 @@ bool exact_beats_fast(const Desc& desc, const DeviceProperties& device);
 
 FastTiles fast_tiles(const Desc& desc, const DeviceProperties& device);
 
+/// The most heads of a block.
+inline constexpr int kFastHeadsOfBlock = 4;
 /// The longest window, and the fewest rows of V of a block.
 inline constexpr int kFastTokens = 16;
 inline constexpr int kFastRows = 64;

@@ -56,7 +56,7 @@ Plan fast_plan(const Desc& d) {
   Plan plan = traffic(d);
   const FastTiles tiles = fast_tiles(d, current_device());
   plan.v_parts = tiles.v_parts;
-  plan.tasks = d.rows * d.HV * tiles.v_parts;
+  plan.tasks = d.rows * d.HV / tiles.heads * tiles.v_parts;
   plan.threads = 1;
   return plan;
 }
@@ -94,6 +94,7 @@ Status fast_verify(const RecurrenceParams& params, const Desc& desc) {
   const FastTiles tiles = fast_tiles(desc, current_device());
   p.v_parts = tiles.v_parts;
   p.heads_of_key = p.HV / p.H;
+  p.heads_of_block = tiles.heads;
   p.by_parts = Divisor(p.v_parts), p.by_heads_of_key = Divisor(p.heads_of_key);
   const int by_tokens = tiles.tokens == 4 ? 0 : tiles.tokens == 8 ? 1 : 2;
   const int shared = static_cast<int>(current_device().shared_bytes_per_sm);

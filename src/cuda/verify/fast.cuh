@@ -61,16 +61,20 @@ class Block : public History<T> {
       __syncwarp();
     }
     if constexpr (T::kHistory) {
-      if (in_pool) fetch_history(slot);
+      if (in_pool) {
+        find_history();
+        fetch_keys(slot);
+        fetch_additions(slot);
+      }
       ptx::commit_copies();
     }
-    if (warp == T::kWarps - 1) gates_of_head(in);
+    if (gates_head() < heads()) gates_of_head(in);
     if constexpr (T::kKda) gates_of_channels(in);
     if (warp == 0) {
       const RowStatus status = judge_window(p, facts(p.cu_seqlens ? index : 0, end, slot, in_pool), T::kHistory);
       if (lane == 0) {
         verdict() = static_cast<int>(status);
-        begin() = index;  // not in a register till the end
+        begin() = index, own_slot() = slot;
       }
     }
     __syncthreads();
@@ -78,34 +82,55 @@ class Block : public History<T> {
     if (blockIdx.x == 0 && threadIdx.x == 0) settle(row, status, slot, p.cu_seqlens ? end - begin() : p.window);
     if (status != RowStatus::done) {
       ptx::wait_copies<0>();  // of a history
-      if (status != RowStatus::bad_window_bounds) zero_outputs(index, static_cast<int>(p.asked_tokens(row)));
+      if (status != RowStatus::bad_window_bounds) {
+        for (int i = 0; i < heads(); ++i, ++hv) zero_outputs(index, static_cast<int>(p.asked_tokens(row)));
+      }
       return;
     }
     if (count == 0) return ptx::wait_copies<0>();
-    read_v(in);
-    if (p.ring_k) record(in, ring_of(slot));
-    Fragments m, inverse;
-    coefficients(m, inverse);
-    if constexpr (T::kHistory) {
-      if (history > 0) {
-        ptx::wait_copies<0>();
-        __syncthreads();
-        history_decays();
-        history_factors();
-        __syncthreads();
+    while (true) {
+      read_v(in);
+      if (p.ring_k) record(in, ring_of(own_slot()));
+      Fragments m, inverse;
+      coefficients(m, inverse);
+      if constexpr (T::kHistory) {
+        if (history > 0) {
+          ptx::wait_copies<0>();
+          __syncthreads();
+          history_decays();
+          if (head() == 0) {
+            history_factors();
+            __syncthreads();
+          }
+        }
       }
+      Products products;
+      multiply(state, products);
+      if constexpr (T::kTokens == 16) read_fragments(m, inverse);
+      if (head() + 1 == heads()) return outputs(in, products, m, inverse, begin(), own_slot());
+      // The next head's state comes while this one's outputs are formed.
+      ++hv;
+      load_state(state, own_slot());
+      fetch_v(begin());
+      ptx::commit_copies();
+      __syncthreads();  // the shared memory of this head is free
+      if constexpr (T::kHistory) fetch_additions(own_slot());
+      ptx::commit_copies();
+      --hv;
+      outputs(in, products, m, inverse, begin(), own_slot());
+      ++hv;
+      ptx::wait_copies<1>();
     }
-    Products products;
-    multiply(state, products);
-    if constexpr (T::kTokens == 16) read_fragments(m, inverse);
-    outputs(in, products, m, inverse, begin(), slot);
   }
 
  private:
   using Base = History<T>;
-  using Base::add_history, Base::facts, Base::fetch_cursors, Base::fetch_history, Base::history, Base::history_decays,
+  /// How many value heads the block takes, and whose gates this warp makes, the last warp those of the first.
+  __device__ int heads() const { return T::kMostHeads == 1 ? 1 : p.heads_of_block; }
+  __device__ int gates_head() const { return T::kWarps - 1 - warp; }
+  using Base::add_history, Base::facts, Base::fetch_additions, Base::fetch_cursors, Base::fetch_keys, Base::find_history, Base::head, Base::history, Base::history_decays,
       Base::history_factors, Base::ring_of, Base::row_of, Base::settle;
-  using Base::begin, Base::beta, Base::decays, Base::lane_with, Base::log_of, Base::logs, Base::memory_, Base::plain;
+  using Base::begin, Base::beta, Base::own_slot, Base::decays, Base::lane_with, Base::log_of, Base::logs, Base::memory_, Base::plain;
   using Base::c, Base::count, Base::h, Base::hv, Base::lane, Base::p, Base::part, Base::r, Base::v0, Base::warp;
   using Base::coefficients, Base::read_fragments;
   using Base::ratio, Base::speaks_for_key, Base::step, Base::step_of, Base::step_with, Base::total_decay, Base::verdict;
@@ -148,6 +173,10 @@ class Block : public History<T> {
         *reinterpret_cast<uint4*>(raw_vectors(i)) = {};
       }
     }
+    fetch_v(index);
+    ptx::commit_copies();
+  }
+  __device__ __forceinline__ void fetch_v(int index) const {
     const std::byte* v = p.at_v.at(index, hv, r / 2 * p.at_v.token + (v0 + c * T::kLaneRows) * 2);
 #pragma unroll
     for (int i = 0; i < T::kVectorTiles; ++i) {
@@ -162,7 +191,6 @@ class Block : public History<T> {
         for (int n = 0; n < T::kStateTiles; ++n) reinterpret_cast<uint32_t*>(raw_v(i))[n] = 0;
       }
     }
-    ptx::commit_copies();
   }
 
   __device__ __forceinline__ void read_v(Inputs& in) const {
@@ -184,15 +212,17 @@ class Block : public History<T> {
     in.A_log = in.dt_bias = 0;
 #pragma unroll
     for (auto& a : in.a) a = 0;
-    if (warp == T::kWarps - 1 && lane < count) {
-      in.b = load_bits(p.b.dtype, p.at_b.at(index, hv, lane * p.at_b.token));
-      if constexpr (!T::kKda) in.a[0] = load_bits(p.a.dtype, p.at_a.at(index, hv, lane * p.at_a.token));
+    const int hv_of_gates = T::kMostHeads == 1 ? hv : hv + gates_head();
+    if (gates_head() < heads() && lane < count) {
+      in.b = load_bits(p.b.dtype, p.at_b.at(index, hv_of_gates, lane * p.at_b.token));
+      if constexpr (!T::kKda) in.a[0] = load_bits(p.a.dtype, p.at_a.at(index, hv_of_gates, lane * p.at_a.token));
     }
-    if (T::kKda || warp == T::kWarps - 1) {
+    if (T::kKda || gates_head() < heads()) {
       const int k = T::kKda ? threadIdx.x % T::K : 0;
-      in.A_log = __uint_as_float(ptx::load_4(p.A_log + hv));
+      in.A_log = __uint_as_float(ptx::load_4(p.A_log + hv_of_gates));
       // Without a bias its place is taken by what is loaded anyway: a condition here would make the loads wait.
-      const float* bias = p.dt_bias ? p.dt_bias + hv * static_cast<int>(p.dt_bias_head_stride) + k : p.A_log + hv;
+      const float* bias = p.dt_bias ? p.dt_bias + hv_of_gates * static_cast<int>(p.dt_bias_head_stride) + k
+                                    : p.A_log + hv_of_gates;
       in.dt_bias = __uint_as_float(ptx::load_4(bias));
     }
     if constexpr (T::kKda) {
@@ -312,7 +342,8 @@ class Block : public History<T> {
   }
 
   /// Beta, and GDN's g and decays, of a head's tokens, by one warp.
-  __device__ __forceinline__ void gates_of_head(const Inputs& in) const {
+  __device__ __forceinline__ void gates_of_head(const Inputs& in) {
+    hv += T::kMostHeads == 1 ? 0 : gates_head();  // whose gates they are
     const bool there = lane < count;
     const float b = arith::sigmoid<S>(of_bits(p.b.dtype, in.b));
     if (lane < T::kTokens) beta(lane) = there ? b : 0.0f;
@@ -330,6 +361,7 @@ class Block : public History<T> {
         if (lane <= t || lane == T::kTokens) ratio(t, lane) = product;
       }
     }
+    hv -= T::kMostHeads == 1 ? 0 : gates_head();
   }
 
   /// KDA's a, for the same threads later: registers are for the state now.

@@ -6,7 +6,8 @@
 
 namespace ringfold::cuda::fast {
 
-/// Which part of the work is this block's and this thread's, and the block's shared memory.
+/// Which part of the work is this block's and this thread's, and the block's shared memory. A block takes
+/// heads_of_block value heads of a key head, the first one first; their gates are made together, and then hv moves on.
 template <class T>
 class Workspace {
  public:
@@ -18,18 +19,28 @@ class Workspace {
         r(lane / 4),
         c(lane % 4),
         hv(params.by_parts.divides(blockIdx.x)),
-        h(params.by_heads_of_key.divides(hv)),
         part(blockIdx.x - hv * params.v_parts),
-        v0(part * T::kBlockRows + warp * T::kTiles * 16) {}
+        h(0),
+        v0(part * T::kBlockRows + warp * T::kTiles * 16) {
+    if constexpr (T::kMostHeads > 1) hv *= p.heads_of_block;
+    h = p.by_heads_of_key.divides(hv);
+  }
 
  protected:
   __device__ bool speaks_for_key() const { return part == 0 && hv == h * p.heads_of_key; }
   __device__ float* floats(int offset) const { return reinterpret_cast<float*>(memory_ + offset); }
   __device__ int& verdict() const { return *reinterpret_cast<int*>(memory_ + T::kVerdict); }
+  // Not in registers till the end: where the row's inputs begin, and its slot.
   __device__ int& begin() const { return *reinterpret_cast<int*>(memory_ + T::kBegin); }
-  __device__ float& beta(int t) const { return floats(T::kBeta)[t]; }
-  __device__ float& log_of(int t) const { return floats(T::kHeadLogs)[t]; }
-  __device__ float& ratio(int t, int j) const { return floats(T::kRatios)[t * T::kRatioPitch + j]; }
+  __device__ int& own_slot() const { return *reinterpret_cast<int*>(memory_ + T::kSlot); }
+  __device__ float& beta(int t) const { return floats(T::kBeta)[of_head(t)]; }
+  __device__ float& log_of(int t) const { return floats(T::kHeadLogs)[of_head(t)]; }
+  __device__ float& ratio(int t, int j) const { return floats(T::kRatios)[of_head(t) * T::kRatioPitch + j]; }
+  /// Which of the block's heads hv is.
+  __device__ int head() const {
+    return T::kMostHeads == 1 ? 0 : hv - p.by_parts.divides(blockIdx.x) * p.heads_of_block;
+  }
+  __device__ int of_head(int t) const { return head() * T::kTokens + t; }
   __device__ float total_decay(int t) const { return T::kKda ? 1.0f : ratio(t, T::kTokens); }
   __device__ float* plain(int vector) const { return floats(T::kPlain) + vector * T::K; }
   __device__ float* decays(int t) const { return floats(T::kDecays) + t * T::K; }
@@ -54,7 +65,11 @@ class Workspace {
 
   const FastParams& p;
   std::byte* const memory_;
-  const int lane, warp, r, c, hv, h, part, v0;  // v0: the warp's first row of V
+  const int lane, warp, r, c;
+  int hv;
+  const int part;
+  int h;
+  const int v0;         // the warp's first row of V
   int count = 0;                                // tokens
   int history = 0, first_row = 0, own_row = 0;  // its rows; ring rows where it and the window begin
 };

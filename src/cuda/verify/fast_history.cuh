@@ -1,9 +1,10 @@
 // A history that the checkpoint lacks, read by what its rows added to the state (fold policy lazy, GDN).
 //
 // After J rows with keys k_j, corrections u_j and decays d_j the state is E S + sum_j w_j u_j k_j', with E the product
-// of all decays and w_j that of the decays after row j. So a token vector x has the product E (S x) + sum_j u_j W_j
-// with W_j = w_j (k_j.x): one more product on tensor cores, whose sum runs over rows of the ring. Keys are raw, as in
-// the ring, and exact in bf16; W and u are split into high and low parts.
+// of all decays and w_j that of the decays after row j. So a token vector x has the product E (S x) + sum_j w_j u_j W_j
+// with W_j = k_j.x: one more product on tensor cores, whose sum runs over rows of the ring. Keys are raw, as in
+// the ring, and exact in bf16; W and u are split into high and low parts. Where a block takes one value head, W takes
+// w with it; where it takes several, for which W is the same, u does.
 #pragma once
 
 #include "cuda/common/judging.cuh"
@@ -65,26 +66,36 @@ class History : public Coefficients<T> {
     if (!T::kHistory && p.owners) p.owners.set(0, slot, ring_of(slot));
   }
 
-  /// Starts the copies of the slot's history; zeros of u up to a multiple of 16 rows. The cursors are there.
-  __device__ __forceinline__ void fetch_history(int slot) {
+  /// Which rows the slot's history and the window have. The cursors are there.
+  __device__ __forceinline__ void find_history() {
     const int rows = p.history.ring_rows, base = of_warp()[1], live = of_warp()[2];
     const bool sound = base >= 0 && base < rows && live >= 0 && live <= rows;  // if not, the verdict says so
     first_row = sound ? base : 0;
     history = sound && !is_folded(of_warp()[0]) ? live : 0;
     own_row = ring_row(first_row, sound ? live : 0);
-    for (int i = threadIdx.x; i < history * T::kGroups; i += T::kThreads) {
-      const int row = i / T::kGroups, group = i % T::kGroups;
+  }
+
+  /// Starts the copies of the history's keys.
+  __device__ __forceinline__ void fetch_keys(int slot) const {
+    const int group = threadIdx.x % T::kGroups;
+    const std::byte* from = p.at_ring_k.at(slot, h, group * 16);
+#pragma unroll(T::kTokens == 16 ? 1 : 2)
+    for (int row = threadIdx.x / T::kGroups; row < history; row += T::kThreads / T::kGroups) {
       ptx::copy_async_16(ptx::shared_address(key(row) + group * 16),
-                         p.at_ring_k.at(slot, h, ring_row(first_row, row) * p.at_ring_k.token + group * 16));
+                         from + ring_row(first_row, row) * p.at_ring_k.token);
     }
+  }
+
+  /// Starts the copies of what a head's history adds, and of its log decays; zeros of u up to a multiple of 16 rows.
+  __device__ __forceinline__ void fetch_additions(int slot) const {
     constexpr int kChunks = T::kBlockRows / 4;
-    for (int i = threadIdx.x; i < (history + 15) / 16 * 16 * kChunks; i += T::kThreads) {
-      const int row = i / kChunks, chunk = i % kChunks;
+    const int chunk = threadIdx.x % kChunks, rows = (history + 15) / 16 * 16;
+    const std::byte* from = p.at_ring_u.at(slot, hv, (part * T::kBlockRows + chunk * 4) * 4);
+#pragma unroll(T::kTokens == 16 ? 1 : 2)
+    for (int row = threadIdx.x / kChunks; row < rows; row += T::kThreads / kChunks) {
       float* to = u(row) + T::u_chunk(row, chunk) * 4;
       if (row < history) {
-        const int v = part * T::kBlockRows + chunk * 4;
-        ptx::copy_async_16(ptx::shared_address(to),
-                           p.at_ring_u.at(slot, hv, ring_row(first_row, row) * p.at_ring_u.token + v * 4));
+        ptx::copy_async_16(ptx::shared_address(to), from + ring_row(first_row, row) * p.at_ring_u.token);
       } else {
         *reinterpret_cast<float4*>(to) = {};
       }
@@ -107,7 +118,7 @@ class History : public Coefficients<T> {
     decay_of_all = __shfl_sync(kAllLanes, since, 0);
   }
 
-  /// W, as factors: a warp takes a tile of vectors and eight rows at a time.
+  /// W, as factors, for all heads: a warp takes a tile of vectors and eight rows at a time.
   __device__ __forceinline__ void history_factors() const {
 #pragma unroll 1
     for (int unit = warp; unit < T::kVectorTiles * octets(); unit += T::kWarps) {
@@ -134,8 +145,8 @@ class History : public Coefficients<T> {
       }
       squares = S::add(squares, __shfl_xor_sync(kAllLanes, squares, 1));
       squares = S::add(squares, __shfl_xor_sync(kAllLanes, squares, 2));
-      const float decay = __shfl_sync(kAllLanes, decay_after, row);
-      const float factor = S::mul(decay, p.qk_l2norm ? rsqrtf(S::add(squares, 1e-6f)) : 1.0f);
+      float factor = p.qk_l2norm ? rsqrtf(S::add(squares, 1e-6f)) : 1.0f;
+      if constexpr (T::kMostHeads == 1) factor = S::mul(factor, __shfl_sync(kAllLanes, decay_after, row));
       const float left = __shfl_sync(kAllLanes, factor, c * 8), right = __shfl_sync(kAllLanes, factor, c * 8 + 4);
       const int j = octet * 8 + 2 * c;  // rows beyond the history have anything in them
       uint2 w;
@@ -157,13 +168,22 @@ class History : public Coefficients<T> {
 #pragma unroll 1
     for (int step = 0; step < (history + 15) / 16; ++step) {
       uint2 b[T::kStateTiles], rest[T::kStateTiles];
+      const int row = step * 16 + 2 * c;
+      float w[4];
+      if constexpr (T::kMostHeads > 1) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) w[i] = __shfl_sync(kAllLanes, decay_after, row + i / 2 * 8 + i % 2);
+      }
 #pragma unroll
       for (int n = 0; n < T::kStateTiles; ++n) {
         const int v = v0 - part * T::kBlockRows + r / 2 * T::kLaneRows + r % 2 + 2 * n;
-        const auto at = [&](int row) { return u(row)[T::u_chunk(row, v / 4) * 4 + v % 4]; };
-        const int row = step * 16 + 2 * c;
-        cut(at(row), at(row + 1), b[n].x, rest[n].x);
-        cut(at(row + 8), at(row + 9), b[n].y, rest[n].y);
+        const auto at = [&](int i) {
+          const int of = row + i / 2 * 8 + i % 2;
+          const float x = u(of)[T::u_chunk(of, v / 4) * 4 + v % 4];
+          return T::kMostHeads > 1 ? S::mul(w[i], x) : x;
+        };
+        cut(at(0), at(1), b[n].x, rest[n].x);
+        cut(at(2), at(3), b[n].y, rest[n].y);
       }
 #pragma unroll
       for (int m = 0; m < kAtOnce; ++m) {

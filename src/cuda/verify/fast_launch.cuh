@@ -26,7 +26,7 @@ Status launch(const FastParams& p, int shared_bytes_per_sm) {
   const int percent = (needed * 100 + shared_bytes_per_sm - 1) / shared_bytes_per_sm;
   RINGFOLD_RETURN_IF_ERROR(allow_shared<fast_kernel<T>>(T::kSharedBytes, percent < 100 ? percent : 100));
   const int64_t y = p.rows < kMostGridRows ? p.rows : kMostGridRows, z = (p.rows + kMostGridRows - 1) / kMostGridRows;
-  const dim3 grid(p.HV * p.v_parts, static_cast<unsigned>(y), static_cast<unsigned>(z));
+  const dim3 grid(p.HV / p.heads_of_block * p.v_parts, static_cast<unsigned>(y), static_cast<unsigned>(z));
   return start<fast_kernel<T>>("verify", grid, T::kThreads, T::kSharedBytes, p.stream, p);
 }
 

@@ -7,6 +7,7 @@
 #include "cuda/common/judging.cuh"
 #include "cuda/common/ptx.cuh"
 #include "cuda/common/warp.cuh"
+#include "cuda/tuning.h"
 
 namespace ringfold::cuda::fast {
 
@@ -27,6 +28,7 @@ struct FastParams : RecurrenceParams {
   Place at_q, at_k, at_v, at_a, at_b, at_out, at_state, at_ring_k, at_ring_v, at_ring_gate, at_ring_beta, at_ring_u;
   Divisor by_parts, by_heads_of_key;  // of V; of a key head
   int heads_of_key = 1;
+  int heads_of_block = 1;
   int slot_id_stride = 1;
   uint32_t zero = 0;      // which the compiler does not know
   int state_row = 0;      // bytes between rows of V of a state
@@ -62,6 +64,9 @@ struct Traits {
   static constexpr int kParts = Kda ? K / 64 : 1;  // partial sums of a coefficient
   // Four tokens: each warp forms the coefficients for itself (GDN).
   static constexpr bool kAlone = Tokens == 4 && !Kda;
+  // A block may take several value heads of a key head, one after the other: their k and q are the same. (Not beside 16
+  // tokens, for want of registers: the next head's state is on its way while outputs are formed.)
+  static constexpr int kMostHeads = !Kda && kBlockRows == 128 && Tokens <= 8 ? kFastHeadsOfBlock : 1;
 
   // Shared memory, in bytes.
   static constexpr int kSteps = K / 16;
@@ -72,12 +77,13 @@ struct Traits {
   static constexpr int kFragments = kCoefficients + (kAlone ? Warps : kParts) * kCoefficientSize * 4;
   static constexpr int kFragmentCount = kOctets * (kOctets + 1) / 2;
   static constexpr int kBeta = kFragments + (Tokens == 16 ? (History ? 2 : 1) * kFragmentCount * 512 : 0);
-  static constexpr int kHeadLogs = kBeta + Tokens * 4;
-  static constexpr int kVerdict = kHeadLogs + Tokens * 4;
+  static constexpr int kHeadLogs = kBeta + kMostHeads * Tokens * 4;
+  static constexpr int kVerdict = kHeadLogs + kMostHeads * Tokens * 4;
   static constexpr int kBegin = kVerdict + 4;
   static constexpr int kRatioPitch = Tokens + 1;  // r_t0 .., E_t
-  static constexpr int kRatios = kBegin + 4;
-  static constexpr int kPlain = (kRatios + (Kda ? 0 : Tokens * kRatioPitch * 4) + 15) / 16 * 16;
+  static constexpr int kSlot = kBegin + 4;
+  static constexpr int kRatios = kSlot + 4;
+  static constexpr int kPlain = (kRatios + (Kda ? 0 : kMostHeads * Tokens * kRatioPitch * 4) + 15) / 16 * 16;
   static constexpr int kDecays = kPlain + (Kda ? kVectors * K * 4 : 0);
   static constexpr int kLogs = kDecays + (Kda ? Tokens * K * 4 : 0);
   static constexpr int kRawVectors = kLogs + (Kda ? Tokens * K * 4 : 0);
