@@ -87,6 +87,22 @@ Config by_row_point(int64_t i) {
   return c;
 }
 
+/// Point i of the sequence for large batches, whose kernels on devices may be cut otherwise: enough heads for any GPU.
+constexpr int64_t kLargePoints = 6;
+Config large_point(int64_t i) {
+  Config c;
+  c.gate = i == 5 ? Gate::kda_softplus : Gate::gdn;
+  c.H = 1 + i % 2, c.HV = c.H * (2 + i % 3), c.K = c.V = 128;
+  c.rows = 1600 / c.HV;
+  c.window = i % 2 == 0 ? 4 : 7;
+  c.state = i % 3 == 1 ? DType::bf16 : DType::f32;
+  c.act = c.gates = DType::bf16;
+  c.rounding = StateRounding::per_commit;
+  if (i < 3) c.policy = FoldPolicy::lazy, c.ring_u = true;
+  c.seed = static_cast<uint64_t>(8000 + i);
+  return c;
+}
+
 struct Plan {
   std::string_view line;
   int64_t quick, full;  ///< points
@@ -185,6 +201,9 @@ std::vector<Config> configs(std::string_view line, Level level, Device device) {
     }
     if (device == Device::cpu) return grid;
     for (int64_t i = 0; i < all; ++i) grid.push_back(tuned(grid[static_cast<size_t>(i)], i));
+    if (line == "C10" && level == Level::full) {
+      for (int64_t i = 0; i < kLargePoints; ++i) grid.push_back(large_point(i));
+    }
     return grid;
   }
   return {};

@@ -1,7 +1,6 @@
 #include "cuda/tuning.h"
 
 #include <algorithm>
-#include <cstdlib>
 
 namespace ringfold::cuda {
 namespace {
@@ -98,13 +97,9 @@ FastTiles fast_tiles(const Desc& d, const DeviceProperties& device) {
   t.v_parts = static_cast<int>(d.V / t.rows);
   t.tokens = d.window <= 4 ? 4 : d.window <= 8 ? 8 : kFastTokens;
   if (whole && d.kind == MixerKind::gdn && t.tokens < kFastTokens) {
-    const int64_t of_key = d.HV / d.H;
-    static const int most = getenv("RF_HEADS") ? atoi(getenv("RF_HEADS")) : kFastHeadsOfBlock;
-    static const double full = getenv("RF_FULL") ? atof(getenv("RF_FULL")) : 2;
-    for (int heads = most; heads > 1; --heads) {
-      if (of_key % heads != 0 || d.rows * d.HV * t.v_parts / heads < full * device.sms) continue;
-      t.heads = heads;
-      break;
+    const int64_t of_key = d.HV / d.H, blocks = d.rows * d.HV * t.v_parts;
+    for (int heads = kFastHeadsOfBlock; heads > 1 && t.heads == 1; --heads) {
+      if (of_key % heads == 0 && blocks / heads >= 2 * device.sms) t.heads = heads;
     }
   }
   return t;

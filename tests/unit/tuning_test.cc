@@ -162,6 +162,24 @@ TEST(FastTiles, CoverVAndTheWindow) {
   }
 }
 
+// Several value heads of a key head share a block where enough blocks are left, and never part of a key head's.
+TEST(FastTiles, ValueHeadsOfAKeyHeadShareABlock) {
+  const DeviceProperties h200;
+  const auto heads = [&](int64_t B, int64_t H, int64_t HV, int64_t T, MixerKind kind = MixerKind::gdn) {
+    Desc d = describe(Op::verify, kind, DType::f32, B, HV, T, 128, 128);
+    d.H = H, d.numerics = Numerics::fast;
+    return fast_tiles(d, h200).heads;
+  };
+  EXPECT_EQ(heads(256, 16, 32, 4), 2);
+  EXPECT_EQ(heads(32, 16, 32, 8), 2);
+  EXPECT_EQ(heads(256, 16, 48, 4), 3);
+  EXPECT_EQ(heads(256, 16, 64, 4), 2) << "four are not faster";
+  EXPECT_EQ(heads(256, 16, 80, 4), 1) << "five have no divisor that small";
+  EXPECT_EQ(heads(16, 16, 32, 4), 1) << "256 blocks of two heads are too few";
+  EXPECT_EQ(heads(256, 16, 32, 16), 1) << "no registers for it";
+  EXPECT_EQ(heads(256, 32, 32, 4, MixerKind::kda), 1);
+}
+
 // With one request a block has as many warps as a window has tokens, if the rows of V allow it.
 TEST(ExactTiles, SmallBatchesKeepAWarpForEachToken) {
   const DeviceProperties h200;

@@ -103,6 +103,16 @@ __device__ __forceinline__ uint32_t load_4_at_once(const void* from) {
   return x;
 }
 
+/// Stores `four` where `bytes` is 4, the low half of `two` where it is 1 or 2, nothing where it is 0. No branch.
+__device__ __forceinline__ void store_4_or_2(void* to, uint32_t four, uint32_t two, int bytes) {
+  asm volatile(
+      "{ .reg .pred wide, narrow; .reg .u16 low; cvt.u16.u32 low, %2;"
+      "setp.eq.s32 wide, %3, 4; setp.lt.u32 narrow, %4, 2;"
+      "@wide st.global.u32 [%0], %1; @narrow st.global.u16 [%0], low; }" ::"l"(to),
+      "r"(four), "r"(two), "r"(bytes), "r"(bytes - 1)
+      : "memory");
+}
+
 /// Brings a line close.
 __device__ __forceinline__ void prefetch(const void* at) { asm volatile("prefetch.global.L1 [%0];" ::"l"(at)); }
 

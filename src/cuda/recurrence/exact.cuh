@@ -155,10 +155,11 @@ class Block : Lines<T>, Tile<T> {
 
   __device__ __forceinline__ void compute(const Turn& now, bool more) const {
     const Line& line = shared.line(now.line());
+    const int count = line.live ? line.count : -1;  // read once: each reading is waited for
     State s;
     ptx::wait_copies<1>();  // all but the inputs just asked for
     __syncwarp();
-    if (line.live) load_state(s);
+    if (count >= 0) load_state(s);
     __syncwarp();
     if (more) {
       Turn here = now;
@@ -166,8 +167,8 @@ class Block : Lines<T>, Tile<T> {
       fetch_tile(after(here));
     }
     ptx::barrier_wait(shared.made(buffer(now)), parity(now));
-    if (line.live) {
-      compute_tokens(s, line, now);
+    if (count >= 0) {
+      compute_tokens(s, line, count, now);
     } else if constexpr (!T::kFromRing) {
       zero_outputs(line, now.hv);
     }
@@ -175,10 +176,10 @@ class Block : Lines<T>, Tile<T> {
     ptx::barrier_arrive(shared.read(buffer(now)));
   }
 
-  __device__ __forceinline__ void compute_tokens(State& s, const Line& line, const Turn& now) const {
+  __device__ __forceinline__ void compute_tokens(State& s, const Line& line, int count, const Turn& now) const {
     const int hv = now.hv;
     if (records()) {
-      for_v_chunks(history(line), line.count, [&](int t, int byte) {  // what this lane has copied itself
+      for_v_chunks(history(line), count, [&](int t, int byte) {  // what this lane has copied itself
         *reinterpret_cast<uint4*>(at(line.ring_v, p.ring_v_at, ring_row(line, t), hv) + byte) =
             *reinterpret_cast<const uint4*>(shared.v(v_buffer(now), t) + byte);
       });
@@ -189,7 +190,7 @@ class Block : Lines<T>, Tile<T> {
       const bool replays = T::kHistory && t < line.history;
       // Stop for the snapshot, or where the checkpoint takes the history.
       const bool tracked = (T::kFromRing || T::kHistory) && t <= line.track_step;
-      const int stop = replays ? line.history : tracked ? line.track_step + 1 : takes_snapshots() ? t + 1 : line.count;
+      const int stop = replays ? line.history : tracked ? line.track_step + 1 : takes_snapshots() ? t + 1 : count;
       // A 16-bit state is rounded where a commit of the history ended.
       const uint32_t rounds = T::kStateBytes == 2 && t < 32 ? line.rounds >> t : 0;
       const int cut = rounds != 0 ? t + __ffs(static_cast<int>(rounds)) : INT32_MAX;
@@ -206,7 +207,7 @@ class Block : Lines<T>, Tile<T> {
         run_steps<T::kFromRing>(s, line, now, t, stop);
       }
       if (takes_snapshots()) store_snapshot(s, line, t, hv);
-      if (takes_snapshots() && stop < line.count) {
+      if (takes_snapshots() && stop < count) {
         t = stop;
         continue;
       }
@@ -227,13 +228,25 @@ class Block : Lines<T>, Tile<T> {
     }
   }
 
+  /// One output, where `bytes` is 4 as fp32, 2 bf16, 1 f16, 0 not at all. A branch by the dtype would be taken in the
+  /// middle of what the next token waits for.
+  static __device__ __forceinline__ void store_output(std::byte* to, int bytes, float x) {
+    const uint32_t narrow = bytes == 2 ? narrow_2(DType::bf16, x, 0.0f) : narrow_2(DType::f16, x, 0.0f);
+    ptx::store_4_or_2(to, __float_as_uint(x), narrow, bytes);
+  }
+
   template <bool ring, bool rounds>
   __device__ __forceinline__ void run_steps(State& s, const Line& line, const Turn& now, int first, int stop) const {
     const int hv = now.hv;
     const int row = warp * T::kWarpRows + Tile<T>::row();
     const bool upper = !ring && Tile<T>::upper();
     std::byte* out = nullptr;
+    int of_output = 0;
     if constexpr (!ring) {
+      const int bytes = !upper ? 0 : p.out.dtype == DType::f32 ? 4 : p.out.dtype == DType::bf16 ? 2 : 1;
+      // Nobody will see the last token's update. (One register for both.)
+      const int unseen = p.write_state || takes_snapshots() ? -1 : stop;
+      of_output = static_cast<int>(ptx::opaque(unseen * 8 + bytes));
       out = at(line.out, p.out_at, first - history(line), hv) + row * (p.out.dtype == DType::f32 ? 4 : 2);
     }
     const std::byte* v_at = shared.v(v_buffer(now), first) + row * 2;
@@ -258,8 +271,8 @@ class Block : Lines<T>, Tile<T> {
       } else {
         const float sum = both_dots(s, vectors + own, vectors + other, token.decay);
         u = correction(upper, token.beta, v, sum);
-        if (upper) store_one(p.out.dtype, out, 0, arith::output<S>(u, token.kq, sum));
-        if (t + 1 == stop && !p.write_state && !takes_snapshots()) break;  // nobody will see the last update
+        store_output(out, of_output & 7, arith::output<S>(u, token.kq, sum));
+        if (t + 1 == of_output >> 3) break;
         out += p.out_at.token;
       }
       update(s, vectors, token.decay, u);

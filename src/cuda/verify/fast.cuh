@@ -7,7 +7,8 @@
 // For KDA the decays stand inside the sums over K. They are products of the tokens' decays, none of which exceeds 1, so
 // that nothing overflows however strong a gate is.
 //
-// A block takes kBlockRows rows of V of one value head of one row; each warp has 16 or 32 of them and keeps its part of
+// A block takes kBlockRows rows of V of one value head of one row, or of a few value heads of a key head, one after the
+// other: k and q, their norms and halves are the same. Each warp has 16 or 32 of them and keeps its part of
 // S in registers, loaded from global memory in the shape that the tensor cores want. There the token vectors are the
 // factor with 16 rows: k_0, q_0, .., k_3, q_3 rounded to bf16 and below them what that loses, so that one instruction
 // forms both products; S is the factor with 8 columns (rows of V), split likewise unless it is bf16. K is permuted
@@ -125,9 +126,6 @@ class Block : public History<T> {
 
  private:
   using Base = History<T>;
-  /// How many value heads the block takes, and whose gates this warp makes, the last warp those of the first.
-  __device__ int heads() const { return T::kMostHeads == 1 ? 1 : p.heads_of_block; }
-  __device__ int gates_head() const { return T::kWarps - 1 - warp; }
   using Base::add_history, Base::facts, Base::fetch_additions, Base::fetch_cursors, Base::fetch_keys, Base::find_history, Base::head, Base::history, Base::history_decays,
       Base::history_factors, Base::ring_of, Base::row_of, Base::settle;
   using Base::begin, Base::beta, Base::own_slot, Base::decays, Base::lane_with, Base::log_of, Base::logs, Base::memory_, Base::plain;
@@ -145,6 +143,10 @@ class Block : public History<T> {
     uint32_t a[T::kKda ? T::kGates : 1], b;       // as they are in memory
     float A_log, dt_bias;
   };
+
+  /// How many value heads the block takes, and whose gates this warp makes: the last warp those of the first.
+  __device__ int heads() const { return T::kMostHeads == 1 ? 1 : p.heads_of_block; }
+  __device__ int gates_head() const { return T::kWarps - 1 - warp; }
 
   __device__ int item_vector(int i) const { return i * T::kItemTokens * 2 + threadIdx.x / T::kGroups; }
   __device__ int item_token(int i) const { return i * T::kItemTokens + threadIdx.x / T::kGroups / 2; }
@@ -206,7 +208,7 @@ class Block : public History<T> {
     }
   }
 
-  /// What the gates of this thread need. The last warp has those of the head.
+  /// What the gates of this thread need.
   __device__ __forceinline__ void load_gates(Inputs& in, int index) const {
     in.b = 0;
     in.A_log = in.dt_bias = 0;
@@ -341,7 +343,7 @@ class Block : public History<T> {
     }
   }
 
-  /// Beta, and GDN's g and decays, of a head's tokens, by one warp.
+  /// Beta, and GDN's g and decays, of the tokens of one of the block's heads, by one warp.
   __device__ __forceinline__ void gates_of_head(const Inputs& in) {
     hv += T::kMostHeads == 1 ? 0 : gates_head();  // whose gates they are
     const bool there = lane < count;

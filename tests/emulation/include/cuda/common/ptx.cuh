@@ -32,6 +32,11 @@ inline uint32_t load_2(const void* from) { return emulation::load<uint16_t>(from
 inline uint4 load_16_written(const void* from) { return emulation::load<uint4>(from); }
 inline uint32_t load_4_at_once(const void* from) { return emulation::load<uint32_t>(from); }
 
+inline void store_4_or_2(void* to, uint32_t four, uint32_t two, int bytes) {
+  if (bytes == 4) *static_cast<uint32_t*>(to) = four;
+  if (bytes == 1 || bytes == 2) *static_cast<uint16_t*>(to) = static_cast<uint16_t>(two);
+}
+
 inline void prefetch(const void*) {}
 
 inline uint32_t half_of(uint32_t pair, int i) { return i & 1 ? pair >> 16 : pair & 0xffff; }
