@@ -27,6 +27,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 import xml.etree.ElementTree
 
 import evidence as ev
@@ -47,6 +48,7 @@ AT_ONCE = 12  # processes: most of what a test or a tool does here is work of th
 BENCH_GROUPS = ("decode", "fold", "fused", "verify_fast_gdn", "verify_fast_kda", "verify_exact_gdn", "verify_exact_kda",
                 "step_on_commit", "step_on_next_verify", "step_lazy")
 TIMEOUT = 570  # seconds for one suite
+MPS_STARTS = 5  # seconds until its socket is there
 PACKAGE = os.path.join(BUILD, "python", "ringfold")
 PYTHON_NEEDS = ("torch", "numpy", "ml_dtypes", "pytest")
 
@@ -289,6 +291,34 @@ def processes():
     return min(AT_ONCE, os.cpu_count() or 1)
 
 
+@contextlib.contextmanager
+def side_by_side():
+    """Variables for processes that share the GPU. By themselves they take turns by slices of time, and one that waits
+    for its kernel waits for the slices of all others: twelve traces did not end in a minute, and took seven seconds with
+    NVIDIA's service for that, MPS. So it is started where it is there and the caller has none. (A fault of one process
+    ends the others too. They are red then, not green.)"""
+    program = shutil.which("nvidia-cuda-mps-control")
+    if not program or "CUDA_MPS_PIPE_DIRECTORY" in os.environ:
+        yield {}
+        return
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        variables = {"CUDA_MPS_PIPE_DIRECTORY": folder, "CUDA_MPS_LOG_DIRECTORY": folder}
+        environment = {**os.environ, **variables}
+        with group_of([program, "-f"], stderr=subprocess.STDOUT, env=environment) as service:
+            until = time.monotonic() + MPS_STARTS
+            while not os.path.exists(os.path.join(folder, "control")) and service.poll() is None and time.monotonic() < until:
+                time.sleep(0.05)
+            there = os.path.exists(os.path.join(folder, "control")) and service.poll() is None
+            try:
+                yield variables if there else {}
+            finally:
+                with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+                    subprocess.run([program], input="quit\n", text=True, env=environment, timeout=10, capture_output=True)
+                    service.wait(timeout=10)
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(service.pid, signal.SIGKILL)
+
+
 def start_shares(pool, program, test_filter, environment):
     """run_tests(), the tests shared out among twice as many processes as run at a time: some take far longer than others."""
     shares = min(2 * processes(), len(list_tests(program, test_filter)))
@@ -302,9 +332,9 @@ def stage_test(evidence, names):
     if unknown or not programs:
         raise Failure(f"expected test programs among those of {BIN}, found {' '.join(unknown) or 'none'}")
     good = True
-    with concurrent.futures.ThreadPoolExecutor(processes()) as pool:
+    with side_by_side() as variables, concurrent.futures.ThreadPoolExecutor(processes()) as pool:
         running = [(program, start_shares(pool, program, "*" if program in WHOLE else CUDA_TESTS,
-                                          {"OMP_WAIT_POLICY": "passive", "OMP_NUM_THREADS": "2"}))
+                                          {"OMP_WAIT_POLICY": "passive", "OMP_NUM_THREADS": "2", **variables}))
                    for program in names or programs]
         for program, parts in running:
             if parts:

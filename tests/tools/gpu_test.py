@@ -288,6 +288,33 @@ json.dump({'testsuites': [{'name': 'All', 'testsuite': tests}]}, open(path, 'w')
         self.assertEqual(self.run_stage("test").returncode, 0)
         self.assertEqual(self.evidence()["suites"]["contract_test"], {"passed": 5, "failed": 0, "skipped": []})
 
+    def test_tests_share_the_gpu_where_there_is_a_service_for_it(self):
+        self.script("path/nvidia-cuda-mps-control", """
+import os, sys, time
+folder = os.environ['CUDA_MPS_PIPE_DIRECTORY']
+if sys.argv[1:] == ['-f']:
+    open(os.path.join(folder, 'control'), 'w').close()
+    while not os.path.exists(os.path.join(folder, 'quit')):
+        time.sleep(0.01)
+    open('ended', 'w').close()
+elif sys.stdin.read() == 'quit\\n':
+    open(os.path.join(folder, 'quit'), 'w').close()""")
+        self.script("build-gpu/bin/contract_test", """
+import json, os, sys
+if '--gtest_list_tests' in sys.argv:
+    print('All.\\n  C1_cuda')
+    sys.exit(0)
+shared = os.path.exists(os.path.join(os.environ.get('CUDA_MPS_PIPE_DIRECTORY', '/nowhere'), 'control'))
+tests = [{'name': 'C1_cuda', 'result': 'COMPLETED', **({} if shared else {'failures': [{'failure': 'alone'}]})}]
+path = sys.argv[-1].split('json:')[1]
+json.dump({'testsuites': [{'name': 'All', 'testsuite': tests}]}, open(path, 'w'))""")
+        self.built()
+        done = self.run_stage("test")
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        self.assertTrue(os.path.exists(os.path.join(self.root, "ended")))
+        self.script("path/nvidia-cuda-mps-control", "raise SystemExit(1)")  # the tests run without it, one after the other
+        self.assertIn("alone", self.run_stage("test").stdout)
+
     def test_copy(self):
         copy = os.path.join(self.root, "copy.json")
         self.assertEqual(self.run_stage("test", "contract_test", "--copy", copy).returncode, 0)
