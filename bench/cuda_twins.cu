@@ -29,6 +29,10 @@ __device__ __forceinline__ uint32_t fold(uint4 x) { return x.x ^ x.y ^ x.z ^ x.w
 /// is written to g_sink.
 template <int kThreads, int kLoads, bool kStreaming, bool kWrites>
 __global__ void __launch_bounds__(kThreads) move(Traffic t, uint32_t mask) {
+#if __CUDA_ARCH__ >= 900
+  cudaTriggerProgrammaticLaunchCompletion();  // as the library's kernels do
+  cudaGridDependencySynchronize();
+#endif
   constexpr int kUnits = kThreads * kLoads;
   constexpr int kFlat = 2;
   const int tid = static_cast<int>(threadIdx.x);
@@ -50,8 +54,7 @@ __global__ void __launch_bounds__(kThreads) move(Traffic t, uint32_t mask) {
     for (int64_t at = begin + tid; at < end; at += kFlat * kThreads) {
       uint4 y[kFlat];
 #pragma unroll
-      for (int i = 0; i < kFlat; ++i)
-        y[i] = at + i * kThreads < end ? __ldg(flat + at + i * kThreads) : make_uint4(0, 0, 0, 0);
+      for (int i = 0; i < kFlat; ++i) y[i] = at + i * kThreads < end ? flat[at + i * kThreads] : make_uint4(0, 0, 0, 0);
 #pragma unroll
       for (int i = 0; i < kFlat; ++i) sum ^= fold(y[i]);
     }
@@ -113,6 +116,8 @@ const Shape kShapes[] = {shape<256, 1>(),       shape<256, 2>(),           shape
                          shape<256, 8, true>(), shape<256, 8, true>(true), shape<512, 4, true>()};
 constexpr int kCount = static_cast<int>(std::size(kShapes));
 
+bool g_starts_early;  // whether kernels are started while the ones before them end
+
 // Blocks that the GPU holds at a time, reading and writing.
 std::array<std::array<int, 2>, kCount> g_resident;
 
@@ -129,8 +134,11 @@ std::string twin_name(int i) {
 bool twin_fits(int i, const Traffic& traffic) { return traffic.slot_bytes % kShapes[i].piece_bytes() == 0; }
 
 cudaError_t prepare_twins() {
-  int device = 0, multiprocessors = 0;
+  int device = 0, multiprocessors = 0, major = 0;
   if (cudaError_t e = cudaGetDevice(&device); e != cudaSuccess) return e;
+  if (cudaError_t e = cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device); e != cudaSuccess)
+    return e;
+  g_starts_early = major >= 9;
   if (cudaError_t e = cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device);
       e != cudaSuccess)
     return e;
@@ -154,9 +162,16 @@ cudaError_t launch_twin(int i, Traffic traffic, cudaStream_t stream) {
   for (Flat* flat : {&traffic.read, &traffic.written[0], &traffic.written[1]})
     flat->per_piece = (flat->units + pieces - 1) / pieces;
   const int64_t blocks = s.resident ? std::min<int64_t>(pieces, g_resident[i][traffic.writes]) : pieces;
-  const Kernel kernel = traffic.writes ? s.write : s.read;
-  kernel<<<static_cast<unsigned>(blocks), static_cast<unsigned>(s.threads), 0, stream>>>(traffic, 0);
-  return cudaGetLastError();
+  cudaLaunchAttribute early = {};
+  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  early.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config = {};
+  config.gridDim = dim3(static_cast<unsigned>(blocks));
+  config.blockDim = dim3(static_cast<unsigned>(s.threads));
+  config.stream = stream;
+  config.attrs = &early;
+  config.numAttrs = g_starts_early ? 1 : 0;
+  return cudaLaunchKernelEx(&config, traffic.writes ? s.write : s.read, traffic, uint32_t{0});
 }
 
 cudaError_t launch_pause(cudaStream_t stream) {

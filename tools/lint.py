@@ -159,18 +159,24 @@ def rule_asm(path, text):
         yield from matches(path, code_only(text), r"\b(asm|__asm__|__asm)\b", "asm", f"{{}} belongs in {PTX}")
 
 
-LAUNCH_LINES = 4  # within which a launch has to be followed by its check
-
-
 def rule_launch(path, text):
+    if path.startswith("src/cuda/") and is_code(path):
+        yield from matches(path, code_only(text), r"<<<", "launch", "{} is no launch that starts early and returns its "
+                           "error; expected start<kernel>(..) of common/start.cuh")
+
+
+KERNEL = re.compile(r"__global__[^{;]*?\{\s*", re.DOTALL)
+
+
+def rule_kernel(path, text):
+    """A kernel that start() starts early and that does not wait reads what is still being written."""
     if not path.startswith("src/cuda/") or not is_code(path):
         return
-    lines = code_only(text).split("\n")
-    for number, line in enumerate(lines, 1):
-        if "<<<" in line and not any("check(cudaGetLastError()" in next_line
-                                     for next_line in lines[number:number + LAUNCH_LINES]):
-            yield Finding(path, number, "launch",
-                          f"no check(cudaGetLastError(), ..) within {LAUNCH_LINES} lines of a launch", True)
+    code = code_only(text)
+    for found in KERNEL.finditer(code):
+        if not code.startswith("ptx::begin_kernel();", found.end()):
+            yield Finding(path, code.count("\n", 0, found.start()) + 1, "kernel",
+                          "expected ptx::begin_kernel() as the kernel's first statement", True)
 
 
 def rule_tabs(path, text):
@@ -212,7 +218,7 @@ def rule_header(path, text):
         yield from matches(path, code_only(text), r"\busing\s+namespace\s+std\b", "header", "{}")
 
 
-RULES = [rule_arrows, rule_silent, rule_throw, rule_todo, rule_dead_code, rule_budget, rule_asm, rule_launch, rule_tabs,
+RULES = [rule_arrows, rule_silent, rule_throw, rule_todo, rule_dead_code, rule_budget, rule_asm, rule_launch, rule_kernel, rule_tabs,
          rule_paths, rule_fast_math, rule_width, rule_space, rule_header]
 
 
@@ -286,12 +292,13 @@ CASES = [
     ("asm", "src/cuda/recurrence/a.cuh", 'void f() { asm("x"); }\n', "int asm_count;  // no asm here\n"),
     ("asm", "src/cuda/common/warp.cuh", 'void f() { asm volatile("x"); }\n', "void f() { ptx::wait_copies<0>(); }\n"),
     ("asm", "src/cuda/recurrence/ptx.cuh", 'void f() { __asm__("x"); }\n', 'const char* s = "asm";\n'),
-    ("launch", "src/cuda/a.cu", "k<<<1, 32>>>(p);\nreturn {};\n",
-     'k<<<1, 32,\n    0, s>>>(\n    p);\nreturn check(cudaGetLastError(), "k");\n'),
-    ("launch", "src/cuda/a/b.cuh", 'k<<<1, 1>>>();\n\n\n\n\nreturn check(cudaGetLastError(), "k");\n',
+    ("launch", "src/cuda/a.cu", "k<<<1, 32>>>(p);\nreturn {};\n", 'return start<k>("k", 1, 32, 0, stream, p);\n'),
+    ("launch", "src/cuda/a/b.cuh", 'k<<<1, 1>>>();\nreturn check(cudaGetLastError(), "k");\n',
      "// k<<<1, 1>>>() is launched elsewhere\n"),
-    ("launch", "src/cuda/a.cu", "k<<<1, 1>>>();  // check(cudaGetLastError()\nreturn {};\n",
-     "k<<<1, 1>>>();\nRINGFOLD_RETURN_IF_ERROR(check(cudaGetLastError(), name));\n"),
+    ("kernel", "src/cuda/a.cu", "__global__ void k(int* p) {\n  *p = 1;\n  ptx::begin_kernel();\n}\n",
+     "__global__ void __launch_bounds__(32)\n    k(int* p) {\n  ptx::begin_kernel();\n  *p = 1;\n}\n"),
+    ("kernel", "src/cuda/a.cuh", "template <class T>\n__global__ void k(T t) {}\n",
+     "__global__ void k(int);\nvoid f() { g(); }\n"),
     ("tabs", "cli/a.cc", "\tint x;\n", "    int x;\n"),
     ("paths", "docs/a.md", "see /wo" + "rk/main\n", "see work/main and build/tmp/x\n"),
     ("paths", "tests/cli/a.py", 'open("/t' + 'mp/x")\n', "tempfile.mkdtemp()\n"),

@@ -56,6 +56,7 @@ __device__ void move_places(const SlotMoves& m, const SlotSection& s, int64_t th
 
 __global__ void __launch_bounds__(kThreads)
     move_slots_kernel(const __grid_constant__ SlotMoves m, const __grid_constant__ Shares shares) {
+  ptx::begin_kernel();
   int section = 0;
   while (section + 1 < m.sections && blockIdx.x >= shares.first_block[section + 1]) ++section;
   const unsigned first = shares.first_block[section], blocks = shares.first_block[section + 1] - first;

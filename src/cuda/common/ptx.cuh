@@ -9,6 +9,16 @@ __device__ __forceinline__ uint32_t shared_address(const void* p) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(p));
 }
 
+/// The first statement of every kernel. A kernel may be started while the one ahead of it in the stream still runs
+/// (start.cuh): its blocks take their places, and wait here till that one has ended and all it wrote is seen. And the
+/// next kernel may do the same from now on. So no load of a kernel may say (.nc) that nobody writes while it lives.
+__device__ __forceinline__ void begin_kernel() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;");
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
 /// 16 bytes from global to shared memory, past the L1 cache.
 __device__ __forceinline__ void copy_async_16(uint32_t to_shared, const void* from) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to_shared), "l"(from) : "memory");
@@ -63,29 +73,29 @@ __device__ __forceinline__ uint32_t opaque(uint32_t x) {
 /// `past_l1` is for what nobody reads again.
 __device__ __forceinline__ uint4 load_16_past_l1(const void* from) {
   uint4 x;
-  asm volatile("ld.global.nc.L1::no_allocate.L2::128B.v4.u32 {%0, %1, %2, %3}, [%4];"
+  asm volatile("ld.global.L1::no_allocate.L2::128B.v4.u32 {%0, %1, %2, %3}, [%4];"
                : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w)
                : "l"(from));
   return x;
 }
 __device__ __forceinline__ uint4 load_16(const void* from) {
   uint4 x;
-  asm volatile("ld.global.nc.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w) : "l"(from));
+  asm volatile("ld.global.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w) : "l"(from));
   return x;
 }
 __device__ __forceinline__ uint2 load_8(const void* from) {
   uint2 x;
-  asm volatile("ld.global.nc.v2.u32 {%0, %1}, [%2];" : "=r"(x.x), "=r"(x.y) : "l"(from));
+  asm volatile("ld.global.v2.u32 {%0, %1}, [%2];" : "=r"(x.x), "=r"(x.y) : "l"(from));
   return x;
 }
 __device__ __forceinline__ uint32_t load_4(const void* from) {
   uint32_t x;
-  asm volatile("ld.global.nc.u32 %0, [%1];" : "=r"(x) : "l"(from));
+  asm volatile("ld.global.u32 %0, [%1];" : "=r"(x) : "l"(from));
   return x;
 }
 __device__ __forceinline__ uint32_t load_2(const void* from) {
   uint16_t x;
-  asm volatile("ld.global.nc.u16 %0, [%1];" : "=h"(x) : "l"(from));
+  asm volatile("ld.global.u16 %0, [%1];" : "=h"(x) : "l"(from));
   return x;
 }
 

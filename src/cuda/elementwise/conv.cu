@@ -10,6 +10,7 @@ namespace {
 constexpr int kThreads = 128;
 
 __global__ void __launch_bounds__(kThreads) conv_window(const __grid_constant__ ConvParams p) {
+  ptx::begin_kernel();
   const int64_t blocks = (p.channels + kThreads - 1) / kThreads;
   const int64_t row = blockIdx.x / blocks, c = blockIdx.x % blocks * kThreads + threadIdx.x;
   const RowStatus status = verdict_on_window(p, row);
@@ -52,6 +53,7 @@ __global__ void __launch_bounds__(kThreads) conv_window(const __grid_constant__ 
 
 __global__ void __launch_bounds__(kThreads)
     conv_accepted(const __grid_constant__ ConvParams p, const __grid_constant__ Layers layers) {
+  ptx::begin_kernel();
   const int64_t blocks = (p.channels + kThreads - 1) / kThreads;
   const int64_t row = blockIdx.x / blocks % p.rows, layer_index = blockIdx.x / blocks / p.rows;
   const int64_t c = blockIdx.x % blocks * kThreads + threadIdx.x;

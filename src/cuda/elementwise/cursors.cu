@@ -15,6 +15,7 @@ __device__ int64_t row_of_warp() { return static_cast<int64_t>(blockIdx.x) * kWa
 /// behind a history.
 __global__ void __launch_bounds__(kWarps * 32)
     move_all_cursors(const __grid_constant__ Rows p, const __grid_constant__ Layers layers) {
+  ptx::begin_kernel();
   const int lane = threadIdx.x % 32;
   const int64_t row = row_of_warp();
   if (row == 0 && lane == 0 && p.due) p.due[0] = 0;
@@ -41,6 +42,7 @@ __global__ void __launch_bounds__(kWarps * 32)
 /// Lists the lines (layer and row) whose states a deferring commit folds. Their order says nothing.
 __global__ void __launch_bounds__(kWarps * 32)
     list_due_lines(const __grid_constant__ Rows p, const __grid_constant__ Layers layers) {
+  ptx::begin_kernel();
   const int64_t row = row_of_warp();
   if (row >= p.rows || verdict_on_accepted(p, layers, row) != RowStatus::done) return;
   for (int64_t i = threadIdx.x % 32; i < p.layers; i += 32) {

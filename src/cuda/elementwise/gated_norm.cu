@@ -11,6 +11,7 @@ namespace {
 constexpr int kWarps = 4;
 
 __global__ void __launch_bounds__(kWarps * 32) norm(const __grid_constant__ NormParams p) {
+  ptx::begin_kernel();
   const int lane = threadIdx.x % 32;
   const int64_t task = static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.x / 32;
   if (task >= p.tokens * p.heads) return;

@@ -113,6 +113,7 @@ __device__ void advance_windows(const LayerParams& p, const Place& at, const Cha
 
 __global__ void __launch_bounds__(kWarps * 32)
     general_layer_kernel(const __grid_constant__ LayerParams p, int heads, int steps) {
+  ptx::begin_kernel();
   auto* const shared = reinterpret_cast<float*>(dynamic_shared());
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const int blocks = p.HV / heads, group = p.HV / p.H;  // blocks of a row

@@ -9,6 +9,7 @@ namespace ringfold::cuda::direct {
 template <class T>
 __global__ void __launch_bounds__((kDirectWarps + 1) * 32, T::kBlocks)
     direct_kernel(const __grid_constant__ DirectParams p) {
+  ptx::begin_kernel();
   Block<T>(p, *reinterpret_cast<Shared<T>*>(dynamic_shared())).run();
 }
 

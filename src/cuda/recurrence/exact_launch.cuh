@@ -21,6 +21,7 @@ template <class T>
 __global__ void __launch_bounds__(kExactThreads, 2)
     exact_kernel(const __grid_constant__ ExactParams p, const __grid_constant__ Layers layers,
                  const __grid_constant__ Cut cut) {
+  ptx::begin_kernel();
   auto heads = static_cast<uint32_t>(cut.tiles.heads);
   if (T::kFromRing && p.due) heads = static_cast<uint32_t>(min(static_cast<int64_t>(p.due[0]), p.most_due) * p.HV);
   const Range range = heads_of_block(heads);

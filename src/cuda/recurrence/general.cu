@@ -14,6 +14,7 @@ using general::kRows, general::kWarps, general::Place, general::run_head, genera
 
 __global__ void __launch_bounds__(kWarps * 32)
     general_kernel(const __grid_constant__ RecurrenceParams p, const __grid_constant__ Layers layers, int steps) {
+  ptx::begin_kernel();
   auto* const shared = reinterpret_cast<float*>(dynamic_shared());
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const int part = blockIdx.x % p.v_parts;

@@ -126,9 +126,11 @@ class Block : public History<T> {
 
  private:
   using Base = History<T>;
-  using Base::add_history, Base::facts, Base::fetch_additions, Base::fetch_cursors, Base::fetch_keys, Base::find_history, Base::head, Base::history, Base::history_decays,
-      Base::history_factors, Base::ring_of, Base::row_of, Base::settle;
-  using Base::begin, Base::beta, Base::own_slot, Base::decays, Base::lane_with, Base::log_of, Base::logs, Base::memory_, Base::plain;
+  using Base::add_history, Base::facts, Base::fetch_additions, Base::fetch_cursors, Base::fetch_keys,
+      Base::find_history, Base::head, Base::history, Base::history_decays, Base::history_factors, Base::ring_of,
+      Base::row_of, Base::settle;
+  using Base::begin, Base::beta, Base::own_slot, Base::decays, Base::lane_with, Base::log_of, Base::logs, Base::memory_,
+      Base::plain;
   using Base::c, Base::count, Base::h, Base::hv, Base::lane, Base::p, Base::part, Base::r, Base::v0, Base::warp;
   using Base::coefficients, Base::read_fragments;
   using Base::ratio, Base::speaks_for_key, Base::step, Base::step_of, Base::step_with, Base::total_decay, Base::verdict;
@@ -223,8 +225,8 @@ class Block : public History<T> {
       const int k = T::kKda ? threadIdx.x % T::K : 0;
       in.A_log = __uint_as_float(ptx::load_4(p.A_log + hv_of_gates));
       // Without a bias its place is taken by what is loaded anyway: a condition here would make the loads wait.
-      const float* bias = p.dt_bias ? p.dt_bias + hv_of_gates * static_cast<int>(p.dt_bias_head_stride) + k
-                                    : p.A_log + hv_of_gates;
+      const float* bias =
+          p.dt_bias ? p.dt_bias + hv_of_gates * static_cast<int>(p.dt_bias_head_stride) + k : p.A_log + hv_of_gates;
       in.dt_bias = __uint_as_float(ptx::load_4(bias));
     }
     if constexpr (T::kKda) {

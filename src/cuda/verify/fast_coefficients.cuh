@@ -69,7 +69,7 @@ class Workspace {
   int hv;
   const int part;
   int h;
-  const int v0;         // the warp's first row of V
+  const int v0;                                 // the warp's first row of V
   int count = 0;                                // tokens
   int history = 0, first_row = 0, own_row = 0;  // its rows; ring rows where it and the window begin
 };

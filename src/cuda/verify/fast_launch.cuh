@@ -14,6 +14,7 @@ inline constexpr int kMostGridRows = 65535;
 
 template <class T>
 __global__ void __launch_bounds__(T::kThreads, T::kBlocks) fast_kernel(const __grid_constant__ FastParams p) {
+  ptx::begin_kernel();
   const int row = blockIdx.z * kMostGridRows + blockIdx.y;
   if (row < p.rows) Block<T>(p, dynamic_shared()).run(row);
 }

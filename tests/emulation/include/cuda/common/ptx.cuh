@@ -39,6 +39,8 @@ inline void store_4_or_2(void* to, uint32_t four, uint32_t two, int bytes) {
 
 inline void prefetch(const void*) {}
 
+inline void begin_kernel() {}
+
 inline uint32_t half_of(uint32_t pair, int i) { return i & 1 ? pair >> 16 : pair & 0xffff; }
 
 inline uint32_t transpose_8x8(uint32_t x) {

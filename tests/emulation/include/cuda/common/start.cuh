@@ -2,6 +2,7 @@
 #pragma once
 
 #include "cuda/common/check.h"
+#include "cuda/common/ptx.cuh"
 #include "emulation/machine.h"
 
 namespace ringfold::cuda {
