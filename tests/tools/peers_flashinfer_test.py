@@ -23,6 +23,8 @@ if HAS_TORCH:
     import torch
     from problem import Problem
 
+    torch.set_num_threads(1)  # small tensors
+
 
 def adapter(cls=None):
     cls = cls or peer_flashinfer.FlashInfer
