@@ -25,6 +25,7 @@ class Retuned:
 
 class Atom:
     name = "atom"
+    compiles_for_others = True
 
     def __init__(self, peers):
         place = folder_of(peers, "atom")

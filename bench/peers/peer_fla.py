@@ -15,6 +15,7 @@ SHIMS = "modules imported without the packages around them"
 
 class Fla:
     name = "fla"
+    compiles_for_others = True
 
     def __init__(self, peers):
         place = folder_of(peers, "fla") or installed_folder("fla-core", "fla")

@@ -23,6 +23,7 @@ class Platform:
 
 class ReplaySSM:
     name = "replayssm"
+    compiles_for_others = True
 
     def __init__(self, peers):
         place = folder_of(peers, "replayssm")

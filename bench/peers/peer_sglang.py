@@ -20,6 +20,7 @@ SHIMS = "modules imported without the packages around them"
 
 class SGLang:
     name = "sglang"
+    compiles_for_others = True
 
     def __init__(self, peers):
         place = folder_of(peers, "sglang") or installed_folder("sglang", "sglang")

@@ -153,6 +153,7 @@ class Bench:
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Compiling beforehand: processes of their own fill Triton's cache, each for one peer and one kind of shape at a time.
+# `compiles_for_others` says whether a peer's kernels are found there.
 
 
 def compile_one(folder, name, family, only, tokens):
@@ -196,7 +197,7 @@ def warm(options, peers):
     import multiprocessing
     families = list(dict.fromkeys(shape.family() for shape in options.chosen))
     tasks = [(peer.name, family) for family in families for peer in peers
-             if works_of(peer, dataclasses.replace(family, B=1), options.only)]
+             if peer.compiles_for_others and works_of(peer, dataclasses.replace(family, B=1), options.only)]
     begin = time.monotonic()
     with concurrent.futures.ProcessPoolExecutor(options.warm, multiprocessing.get_context("spawn")) as pool:
         running = [pool.submit(compile_one, options.peers, name, family, options.only,

@@ -78,6 +78,7 @@ def chosen(pattern):
 BESIDE = {
     "verify_states": ("verify_fast", "verify_exact"),
     "verify_ring": ("verify_fast", "verify_exact"),
+    "verify_outputs": ("verify_fast", "verify_exact"),
     "verify_history": ("verify_history",),
     "fold": ("fold",),
     "decode": ("decode",),
@@ -89,7 +90,9 @@ MEANING = {
     "verify_states": "verify of T drafted tokens that leaves the state after each of them in memory; ringfold: verify "
                      "that leaves the window in the ring",
     "verify_ring": "verify of T drafted tokens that leaves the window in a ring",
-    "verify_history": f"the same with {HISTORY} accepted tokens in the ring and not in the state",
+    "verify_outputs": "verify of T drafted tokens that leaves nothing behind, so that accepted tokens have to be computed "
+                      "again; ringfold: verify that leaves the window in the ring",
+    "verify_history": f"verify of T drafted tokens with {HISTORY} accepted tokens in the ring and not in the state",
     "fold": "accepted tokens of the ring go into the state: 2 of 2, 3 of 4, 5 of 8; one layer's share of a call for "
             f"{LAYERS}",
     "decode": "one certain token for each row, state updated",
