@@ -30,8 +30,7 @@ __device__ __forceinline__ uint32_t fold(uint4 x) { return x.x ^ x.y ^ x.z ^ x.w
 template <int kThreads, int kLoads, bool kStreaming, bool kWrites>
 __global__ void __launch_bounds__(kThreads) move(Traffic t, uint32_t mask) {
 #if __CUDA_ARCH__ >= 900
-  cudaTriggerProgrammaticLaunchCompletion();  // as the library's kernels do
-  cudaGridDependencySynchronize();
+  cudaGridDependencySynchronize();  // as the library's kernels do
 #endif
   constexpr int kUnits = kThreads * kLoads;
   constexpr int kFlat = 2;
