@@ -44,8 +44,8 @@ struct Config {
 
   bool operator==(const Config&) const = default;
   /// For example "kda_safe_h2x6_k96v80_b3_t5_l2_bf16_bf16_f32_ragged_per_token_s7" (acts, gates, state), with "_lazy"
-  /// behind it for that fold policy, "_u" and "_a" for what the ring keeps, "_strong" for strong_gate, "_byrow" for by_row. Unique, and made of
-  /// [a-z0-9_] alone, so that it serves as a test name.
+  /// behind it for that fold policy, "_u" and "_a" for what the ring keeps, "_strong" for strong_gate, "_byrow" for
+  /// by_row. Unique, and made of [a-z0-9_] alone, so that it serves as a test name.
   std::string name() const;
 };
 
