@@ -280,11 +280,14 @@ TEST_P(RowRingTrace, EqualsPlainDecoding) {
 }
 
 /// A pool whose ring keeps u, on a device: windows of `fast` numerics read it, everything else goes by the raw rows. So
-/// states are those of plain decoding, and outputs near them. KDA's ring has g or the raw gate.
+/// states are those of plain decoding, and outputs near them. KDA's gates come twice: the ring has g, or the raw gate.
 class FastTrace : public Trace {};
+constexpr size_t kRawGates = 2;
 
 TEST_P(FastTrace, IsNearPlainDecoding) {
-  const auto& [gates_kept, gate, precision] = GetParam();
+  const size_t precision = std::get<2>(GetParam()), which = std::get<1>(GetParam());
+  const bool raw = which >= std::size(kGates);
+  const Gate& gate = kGates[raw ? which - kRawGates : which];
   RigConfig config;
   config.pool = {.layers = 2,
                  .slots = 6,
@@ -292,7 +295,7 @@ TEST_P(FastTrace, IsNearPlainDecoding) {
                  .HV = 2,
                  .K = precision % 2 == 0 ? 64 : 128,
                  .V = 64,
-                 .kind = kGates[gate].kind,
+                 .kind = gate.kind,
                  .state_dtype = kPrecisions[precision].state,
                  .act_dtype = kPrecisions[precision].act,
                  .ring_rows = precision % 2 == 0 ? 13 : 10,
@@ -301,9 +304,9 @@ TEST_P(FastTrace, IsNearPlainDecoding) {
                  .fold_policy = FoldPolicy::lazy,
                  .ring_u = true,
                  .device = Device::cuda};
-  config.safe_gate = kGates[gate].safe;
-  if (gates_kept == "raw") config.pool.ring_a = precision % 2 == 0 ? DType::f32 : config.pool.act_dtype;
-  config.seed = 900 + precision + 10 * gate;
+  config.safe_gate = gate.safe;
+  if (raw) config.pool.ring_a = precision % 2 == 0 ? DType::f32 : config.pool.act_dtype;
+  config.seed = 900 + precision + 10 * which;
   if (implementations(Device::cuda).empty()) GTEST_SKIP() << "no implementation for a GPU runs here";
   if (const std::string why = why_not_served(config, ""); !why.empty()) {
     ASSERT_EQ(size_of(config.pool.act_dtype), 4) << why;
@@ -350,19 +353,15 @@ INSTANTIATE_TEST_SUITE_P(All, RowRingTrace,
                          name_of);
 
 std::string fast_name_of(const ::testing::TestParamInfo<Param>& trace) {
-  const auto& [gates_kept, gate, precision] = trace.param;
-  return std::string("cuda_fast_") + kGates[gate].name + (gates_kept.empty() ? "_" : "_raw_") +
+  const auto& [impl, gate, precision] = trace.param;
+  const bool raw = gate >= std::size(kGates);
+  return std::string("cuda_fast_") + kGates[raw ? gate - kRawGates : gate].name + (raw ? "_raw_" : "_") +
          kPrecisions[precision].name;
 }
 
 INSTANTIATE_TEST_SUITE_P(All, FastTrace,
                          ::testing::Combine(::testing::Values(std::string()),
-                                            ::testing::Range(size_t{0}, std::size(kGates)),
-                                            ::testing::Range(size_t{0}, std::size(kPrecisions))),
-                         fast_name_of);
-INSTANTIATE_TEST_SUITE_P(RawGate, FastTrace,
-                         ::testing::Combine(::testing::Values(std::string("raw")),
-                                            ::testing::Range(size_t{1}, std::size(kGates)),
+                                            ::testing::Range(size_t{0}, std::size(kGates) + kRawGates),
                                             ::testing::Range(size_t{0}, std::size(kPrecisions))),
                          fast_name_of);
 
