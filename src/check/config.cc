@@ -178,6 +178,8 @@ std::vector<Config> configs(std::string_view line, Level level, Device device) {
       if (line == "C10" && c.policy != FoldPolicy::on_commit) {  // a history that is read by its u
         c.policy = FoldPolicy::lazy, c.ring_u = true, c.layers = 1;
         c.strong_gate = c.gate == Gate::kda_softplus;
+        if (c.act == DType::f32)
+          c.act = DType::bf16;  // nothing that keeps u takes it, and a bf16 state has no other here
       }
       if (line == "C5" || line == "C18") c.layers = std::max<int64_t>(c.layers, 2);
       if (line == "C12" || line == "C18") c.rows = std::max<int64_t>(c.rows, 2);
