@@ -24,13 +24,13 @@ Desc describe(Device device, Op op, const Shape& s, DType state, int64_t T, int6
   return d;
 }
 
-/// A whole step under `policy`, 3 of 4 or 5 of 8 tokens accepted. lazy has u in the ring where cuda.fast serves it, in
-/// rings that were found to be best; a ring of raw rows is three windows.
+/// A whole step under `policy`, 3 of 4 or 5 of 8 tokens accepted. On a GPU lazy has u in the ring, in rings that were
+/// found to be best for GDN; a ring of raw rows is three windows.
 Case pool_step(Device device, FoldPolicy policy, const Shape& s, DType state, int64_t T, int64_t B, int64_t layers) {
   Desc d = describe(device, Op::verify, s, state, T, B);
   d.fold_policy = policy;
   const bool on_commit = policy == FoldPolicy::on_commit;
-  if (device == Device::cuda && policy == FoldPolicy::lazy && s.kind == MixerKind::gdn) {
+  if (device == Device::cuda && policy == FoldPolicy::lazy) {
     d.ring_u = true;
     d.history_rows = T == 4 ? 16 : 24;
   } else if (!on_commit) {

@@ -34,6 +34,7 @@ LAYER = "src/cpu/layer-inl.h"
 EXACT = "src/cuda/recurrence/exact.cuh"
 LINES = "src/cuda/recurrence/exact_lines.cuh"
 TILE = "src/cuda/recurrence/exact_tile.cuh"
+FAST_HISTORY = "src/cuda/verify/fast_history.cuh"
 
 
 @dataclass
@@ -179,6 +180,10 @@ FAULTS = [
           cuda=(Edit(EXACT, "!p.write_state && !takes_snapshots()) break;", "!p.write_state) break;"),)),
     Fault("cuda.exact records the gates of part 0 of V in no ring", "C3_cuda_exact C9_cuda_exact",
           cuda=(Edit(LINES, "if (records() && blockIdx.y == 0) {", "if (records() && blockIdx.y == 1) {"),)),
+    Fault("cuda.fast leaves out a KDA history's decay of the checkpoint", "C10_cuda_fast",
+          cuda=(Edit(FAST_HISTORY,
+                     "decayed_vectors(*reinterpret_cast<const float2*>(floats(T::kHistoryDecay) + first_k()));",
+                     "decayed_vectors({1, 1});"),)),
     Fault("cuda.direct zeroes no outputs of refused rows", "C11_cuda_direct C12_cuda_direct",
           cuda=(Edit("src/cuda/recurrence/direct.cuh", "if (shared.status != RowStatus::bad_window_bounds) {",
                      "if (shared.status == RowStatus::bad_window_bounds) {"),)),

@@ -159,7 +159,7 @@ class PoolStep(Steps):
     def __init__(self, library, p, policy, numerics=None, rounding="per_commit", rows=None):
         super().__init__(p)
         s = p.shape
-        with_u = policy == "lazy" and s.kind == "gdn" and p.device.type == "cuda" and numerics != "exact"
+        with_u = policy == "lazy" and p.device.type == "cuda" and numerics != "exact"
         fast = policy == "on_commit" or with_u
         cuda = p.device.type == "cuda"
         self.numerics = numerics or ("fast" if fast and cuda else "exact")

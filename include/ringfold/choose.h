@@ -38,8 +38,9 @@ struct Machine {
   std::array<double, 4> kda_direct_us = {};  ///< the same, KDA
   double ring_u_us = 0;                      ///< what a ring with u adds to a fast call
   std::array<double, 3> ring_u_ps = {};      ///< and to its work, without a history
-  std::array<double, 3> history_ps = {};     ///< and with one
-  std::string_view cpu_impl = "cpu.avx2";    ///< CPU: who serves
+  std::array<double, 3> history_ps = {};     ///< and with one; GDN
+  std::array<double, 3> kda_history_ps = {};
+  std::string_view cpu_impl = "cpu.avx2";  ///< CPU: who serves
   bool operator==(const Machine&) const = default;
 };
 
@@ -70,7 +71,7 @@ struct StepCost {
 /// The costs of every way to run a step of `verify` (op verify; shape, dtypes, rows, window, numerics, state_rounding
 /// and alignments count, its fold policy does not): on_commit with as many ring rows as the window, on_next_verify with
 /// twice as many, lazy with 2 * window up to kMaxWindow. With `fast` numerics also those of cuda.fast where it serves:
-/// on_commit, and (GDN) lazy with u in the ring. `accepted_per_step`, 0 .. window: the mean of num_accepted. `layers`:
+/// on_commit, and lazy with u in the ring. `accepted_per_step`, 0 .. window: the mean of num_accepted. `layers`:
 /// of the pool, which one commit works on. Simplest and smallest rings first. Empty where `choose` has an error.
 ///
 /// Pure: same arguments, same answer, on any machine. Windows of more than 16 tokens have on_commit alone.

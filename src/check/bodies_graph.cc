@@ -18,6 +18,7 @@ namespace ringfold::check {
 namespace {
 
 constexpr int64_t kRounds = 4;
+constexpr std::string_view kFastImpl = "cuda.fast";
 
 void succeeded(Judge& judge, cudaError_t error, const char* what) {
   judge.that(error == cudaSuccess, std::string(what) + ": " + cudaGetErrorName(error));
@@ -313,12 +314,13 @@ class LayerScene {
   LayerWorld::Call verify_, decode_;
 };
 
-/// verify, conv_verify and commit on a pool of the device.
+/// verify, conv_verify and commit on a pool of the device. cuda.fast: its ring keeps u, and all but verify is somebody
+/// else's.
 class PoolScene {
  public:
   PoolScene(Judge& judge, const Config& config, FoldPolicy policy, std::string_view impl)
-      : world_(config, impl),
-        conv_(config, impl),
+      : world_(config, impl == kFastImpl ? "cuda.general" : impl),
+        conv_(config, world_.impl),
         zeros_(static_cast<size_t>(config.rows), 0),
         ids_(zeros_),
         rings_(zeros_),
@@ -345,7 +347,7 @@ class PoolScene {
                   .fold_policy = policy,
                   .device = device_of(impl)};
     if (policy != FoldPolicy::on_commit) {  // rings of two or three windows: commits in which nothing is due
-      pc.max_window = config.window;
+      pc.max_window = config.window, pc.ring_u = impl == kFastImpl;
       pc.ring_rows = std::min<int64_t>((2 + static_cast<int64_t>(config.seed % 2)) * config.window, kMaxWindow);
     }
     judge.ok(Pool::create(pc, &pool_), "Pool::create");
@@ -363,7 +365,8 @@ class PoolScene {
       args.window = batches_.back().window;
       args.out = batches_.back().out;
       args.row_status = batches_.back().row_status;
-      args.impl = world_.impl;
+      args.impl = impl;
+      if (pc.ring_u) args.numerics = Numerics::fast;
       pool_->bind(l, &args);
       calls.add(args, ringfold::verify, mirrored::verify);
       convs_.push_back(conv_.call(unused, longest_conv_rows(config)));
@@ -462,6 +465,15 @@ void replay(Judge& judge, Scene& captured, Scene& direct) {
 
 void replay_all(Judge& judge, Config config, std::string_view impl) {
   config.layout = Layout::ragged;
+  if (impl == kFastImpl) {  // a point that it may serve
+    config.by_row = config.ring_a = false;
+    config.window = std::clamp<int64_t>(config.window, 2, 8);
+    config.rounding = StateRounding::per_commit;
+    if (config.act == DType::f32) config.act = DType::bf16;
+    PoolScene captured(judge, config, FoldPolicy::lazy, impl), direct(judge, config, FoldPolicy::lazy, impl);
+    return replay(judge, captured, direct);
+  }
+  const bool fits = !config.by_row && config.window >= 2 && 2 * config.window <= kMaxWindow;
   StoreScene captured(config, impl), direct(config, impl);
   replay(judge, captured, direct);
   try {
@@ -470,7 +482,6 @@ void replay_all(Judge& judge, Config config, std::string_view impl) {
   } catch (const Skip&) {  // it serves no layers, as C20 says
   }
   for (const FoldPolicy policy : {FoldPolicy::on_commit, FoldPolicy::on_next_verify, FoldPolicy::lazy}) {
-    const bool fits = !config.by_row && config.window >= 2 && 2 * config.window <= kMaxWindow;
     if (policy != FoldPolicy::on_commit && !fits) continue;
     PoolScene captured_pool(judge, config, policy, impl), direct_pool(judge, config, policy, impl);
     replay(judge, captured_pool, direct_pool);

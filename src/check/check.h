@@ -38,13 +38,14 @@ struct Config {
   uint64_t seed = 1;
   FoldPolicy policy = FoldPolicy::on_commit;  ///< others: slots begin with a history, of several commits
   bool ring_u = false;                        ///< lazy, and the ring keeps u: slots begin without a history
+  bool strong_gate = false;                   ///< channels (GDN: heads) that keep all, nothing and some
   bool ring_a = false;                        ///< KDA: the ring keeps a, in the dtype of `gates`, in place of g
   bool by_row = false;                        ///< on_commit: calls name rings by ring_ids, which are no slot ids
 
   bool operator==(const Config&) const = default;
   /// For example "kda_safe_h2x6_k96v80_b3_t5_l2_bf16_bf16_f32_ragged_per_token_s7" (acts, gates, state), with "_lazy"
-  /// behind it for that fold policy, "_u" and "_a" for what the ring keeps, "_byrow" for by_row. Unique, and made of
-  /// [a-z0-9_] alone, so that it serves as a test name.
+  /// behind it for that fold policy, "_u" and "_a" for what the ring keeps, "_strong" for strong_gate, "_byrow" for
+  /// by_row. Unique, and made of [a-z0-9_] alone, so that it serves as a test name.
   std::string name() const;
 };
 

@@ -98,7 +98,7 @@ Config large_point(int64_t i) {
   c.state = i % 3 == 1 ? DType::bf16 : DType::f32;
   c.act = c.gates = DType::bf16;
   c.rounding = StateRounding::per_commit;
-  if (i < 3) c.policy = FoldPolicy::lazy, c.ring_u = true;
+  if (i < 3 || i == 5) c.policy = FoldPolicy::lazy, c.ring_u = true;
   c.seed = static_cast<uint64_t>(8000 + i);
   return c;
 }
@@ -147,7 +147,7 @@ std::string Config::name() const {
          ringfold::to_string(state) + "_" + to_string(layout) + "_" + ringfold::to_string(rounding) +
          (qk_l2norm ? "" : "_rawqk") + "_s" + n(static_cast<int64_t>(seed)) +
          (policy == FoldPolicy::on_commit ? std::string() : std::string("_") + ringfold::to_string(policy)) +
-         (ring_u ? "_u" : "") + (ring_a ? "_a" : "") + (by_row ? "_byrow" : "");
+         (ring_u ? "_u" : "") + (strong_gate ? "_strong" : "") + (ring_a ? "_a" : "") + (by_row ? "_byrow" : "");
 }
 
 Desc describe(const Config& c, Op op, Device device) {
@@ -191,9 +191,11 @@ std::vector<Config> configs(std::string_view line, Level level, Device device) {
       Config& c = grid.back();
       if (line == "C8" && c.state != DType::f32) c.rounding = StateRounding::per_token;    // what the line is about
       if (line == "C10" && c.state != DType::f32) c.rounding = StateRounding::per_commit;  // fp64 does not round
-      if (line == "C10" && c.ring_a) c.policy = FoldPolicy::on_commit;  // nothing fast reads a history of KDA
-      if (line == "C10" && c.policy != FoldPolicy::on_commit) {         // a history that is read by its u
-        c.policy = FoldPolicy::lazy, c.ring_u = true, c.gate = Gate::gdn, c.layers = 1;
+      if (line == "C10" && c.policy != FoldPolicy::on_commit) {  // a history that is read by its u
+        c.policy = FoldPolicy::lazy, c.ring_u = true, c.layers = 1;
+        c.strong_gate = c.gate == Gate::kda_softplus;
+        if (c.act == DType::f32)
+          c.act = DType::bf16;  // nothing that keeps u takes it, and a bf16 state has no other here
       }
       if (line == "C5" || line == "C18") c.layers = std::max<int64_t>(c.layers, 2);
       if (line == "C12" || line == "C18") c.rows = std::max<int64_t>(c.rows, 2);

@@ -65,6 +65,10 @@ Params::Params(const Config& c, int64_t layer) : config_(c) {
   Rng rng(mix({static_cast<int64_t>(c.seed), 1, layer}));
   fill(A_log.view(), [&] { return rng.uniform(-1.5f, 2.7f); });  // rates 0.2 .. 15, as trained models have
   fill(dt_bias.view(), [&] { return rng.uniform(-3.0f, 1.0f); });
+  if (c.strong_gate) {  // decays of 1, of 0 and of all between, side by side
+    int n = 0;
+    fill(dt_bias.view(), [&] { return n++ % 3 == 0 ? -40.0f : n % 3 == 0 ? 60.0f : rng.uniform(-3.0f, 1.0f); });
+  }
   if (c.gate == Gate::kda_safe) lower_bound = -5.0f;
   if (c.gate != Gate::kda_safe && c.seed % 3 == 2) {
     softplus_beta = 1.5f;

@@ -395,6 +395,8 @@ Status lower_verify(Op op, const VerifyArgs& args, RecurrenceParams* p, Desc* de
     p->max_window = static_cast<int>(std::min<int64_t>(p->max_window, p->longest));
     desc->window = p->max_window;
     desc->input_alignment = std::min(desc->input_alignment, alignment({p->ring_k, p->ring_v, p->ring_u}));
+    if (!args.ring.u.empty() && args.mixer.kind == MixerKind::kda)  // a history's gates are read like its keys
+      desc->input_alignment = std::min(desc->input_alignment, alignment({p->ring_gate}));
     p->move = CursorMove::record;
   }
   if (args.ring.empty() && args.history.policy != FoldPolicy::on_commit) {

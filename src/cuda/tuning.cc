@@ -106,7 +106,8 @@ FastTiles fast_tiles(const Desc& d, const DeviceProperties& device) {
 }
 
 bool exact_beats_fast(const Desc& d, const DeviceProperties& device) {
-  constexpr int kHeads = 16;  // of a multiprocessor: slower at 8, faster at 31
+  constexpr int kHeads = 16;   // of a multiprocessor: slower at 8, faster at 31
+  if (d.ring_u) return false;  // which cuda.fast alone keeps
   return d.kind == MixerKind::kda && d.state_dtype == DType::f32 && d.window <= 2 && d.K == 128 &&
          d.rows * d.HV >= int64_t{kHeads} * device.sms;
 }

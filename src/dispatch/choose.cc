@@ -39,7 +39,7 @@ class Model {
     ring_row_ = static_cast<double>(f.ring_row_bytes);
     u_row_ = static_cast<double>(d_.HV * d_.V) * 4;
     ring_k_ = static_cast<double>(d_.H * d_.K) * static_cast<double>(size_of(d_.act_dtype));
-    gates_ = static_cast<double>(2 * d_.HV) * 4;
+    gates_ = ring_row_ - ring_k_ - static_cast<double>(d_.HV * d_.V) * static_cast<double>(size_of(d_.act_dtype));
     elements_ = rows_ * static_cast<double>(d_.HV * d_.V * d_.K);
     some_ = std::min(1.0, accepted_);
   }
@@ -119,7 +119,6 @@ class Model {
     return (d_.K == 64 || d_.K == 128) && d_.V % cuda::kFastRows == 0 && d_.window <= cuda::kFastTokens &&
            size_of(d_.act_dtype) == 2 && !rounds && aligned() && d_.HV <= cuda::kFastHeads;
   }
-  bool u_serves() const { return fast_serves() && d_.kind == MixerKind::gdn; }
 
  private:
   static int64_t whole(double x) { return static_cast<int64_t>(std::floor(x + 1e-9)); }
@@ -233,7 +232,7 @@ class Model {
     double bytes = read_ + written_;
     if (history >= 0) {
       us += m_.ring_u_us, ps += m_.ring_u_ps[tile], bytes += u_bytes(history);
-      if (history > 0) ps += m_.history_ps[tile];
+      if (history > 0) ps += (kda ? m_.kda_history_ps : m_.history_ps)[tile];
     }
     return us + gb_us(bytes, m_.read_gbs) + ps * 1e-6 * elements_ / m_.sms;
   }
@@ -287,7 +286,7 @@ std::vector<StepCost> step_costs(const Desc& verify, double accepted_per_step, i
   if (least > kMaxWindow) return costs;
   costs.push_back(model.on_next_verify());
   for (int64_t rows = least; rows <= kMaxWindow; ++rows) costs.push_back(model.lazy(rows));
-  if (!model.u_serves()) return costs;
+  if (!model.fast_serves()) return costs;
   for (int64_t rows = least; rows <= kMaxWindow; ++rows) costs.push_back(model.lazy_with_u(rows));
   return costs;
 }

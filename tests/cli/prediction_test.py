@@ -12,18 +12,19 @@ EVIDENCE = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__
 KEY = re.compile(r"step_(on_commit|on_next_verify|lazy)_(gdn|kda)_(f32|bf16)_t(4|8)_b(\d+)")
 BOUND = 0.20  # of the measured time
 LAYERS = 8  # of the benchmark's pools
+BY_U = ("gdn",)  # whose lazy steps had u in the ring in the committed run; the benchmark's are all so now
 
 
 def ring_rows(policy, mixer, tokens):
     """As bench/cases.cc has them."""
     if policy == "lazy":
-        return {4: 16, 8: 24}[tokens] if mixer == "gdn" else 3 * tokens
+        return {4: 16, 8: 24}[tokens] if mixer in BY_U else 3 * tokens
     return tokens if policy == "on_commit" else 2 * tokens
 
 
 class PredictionTest(unittest.TestCase):
     def predicted(self, policy, mixer, state, tokens, rows):
-        by_u = policy == "lazy" and mixer == "gdn"
+        by_u = policy == "lazy" and mixer in BY_U
         numerics = "fast" if policy == "on_commit" or by_u else "exact"
         done = common.run("explain", "--machine", "h200", "--mixer", mixer, "--state", state, "--window", str(tokens),
                           "--shape", "16,32,128,128" if mixer == "gdn" else "32,32,128,128", "--rows", str(rows),

@@ -280,11 +280,14 @@ TEST_P(RowRingTrace, EqualsPlainDecoding) {
 }
 
 /// A pool whose ring keeps u, on a device: windows of `fast` numerics read it, everything else goes by the raw rows. So
-/// states are those of plain decoding, and outputs near them.
+/// states are those of plain decoding, and outputs near them. KDA's gates come twice: the ring has g, or the raw gate.
 class FastTrace : public Trace {};
+constexpr size_t kRawGates = 2;
 
 TEST_P(FastTrace, IsNearPlainDecoding) {
-  const size_t precision = std::get<2>(GetParam());
+  const size_t precision = std::get<2>(GetParam()), which = std::get<1>(GetParam());
+  const bool raw = which >= std::size(kGates);
+  const Gate& gate = kGates[raw ? which - kRawGates : which];
   RigConfig config;
   config.pool = {.layers = 2,
                  .slots = 6,
@@ -292,6 +295,7 @@ TEST_P(FastTrace, IsNearPlainDecoding) {
                  .HV = 2,
                  .K = precision % 2 == 0 ? 64 : 128,
                  .V = 64,
+                 .kind = gate.kind,
                  .state_dtype = kPrecisions[precision].state,
                  .act_dtype = kPrecisions[precision].act,
                  .ring_rows = precision % 2 == 0 ? 13 : 10,
@@ -300,7 +304,9 @@ TEST_P(FastTrace, IsNearPlainDecoding) {
                  .fold_policy = FoldPolicy::lazy,
                  .ring_u = true,
                  .device = Device::cuda};
-  config.seed = 900 + precision;
+  config.safe_gate = gate.safe;
+  if (raw) config.pool.ring_a = precision % 2 == 0 ? DType::f32 : config.pool.act_dtype;
+  config.seed = 900 + precision + 10 * which;
   if (implementations(Device::cuda).empty()) GTEST_SKIP() << "no implementation for a GPU runs here";
   if (const std::string why = why_not_served(config, ""); !why.empty()) {
     ASSERT_EQ(size_of(config.pool.act_dtype), 4) << why;
@@ -346,14 +352,18 @@ INSTANTIATE_TEST_SUITE_P(All, RowRingTrace,
                                             ::testing::Range(size_t{0}, std::size(kPrecisions))),
                          name_of);
 
-std::string precision_name_of(const ::testing::TestParamInfo<Param>& trace) {
-  return std::string("cuda_fast_") + kPrecisions[std::get<2>(trace.param)].name;
+std::string fast_name_of(const ::testing::TestParamInfo<Param>& trace) {
+  const auto& [impl, gate, precision] = trace.param;
+  const bool raw = gate >= std::size(kGates);
+  return std::string("cuda_fast_") + kGates[raw ? gate - kRawGates : gate].name + (raw ? "_raw_" : "_") +
+         kPrecisions[precision].name;
 }
 
 INSTANTIATE_TEST_SUITE_P(All, FastTrace,
-                         ::testing::Combine(::testing::Values(std::string()), ::testing::Values(size_t{0}),
+                         ::testing::Combine(::testing::Values(std::string()),
+                                            ::testing::Range(size_t{0}, std::size(kGates) + kRawGates),
                                             ::testing::Range(size_t{0}, std::size(kPrecisions))),
-                         precision_name_of);
+                         fast_name_of);
 
 std::string policy_name_of(const ::testing::TestParamInfo<Param>& trace) {
   const auto& [impl, policy, precision] = trace.param;

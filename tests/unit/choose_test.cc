@@ -280,7 +280,7 @@ TEST(Choose, WhichWaysThereAre) {
   // on_commit, on_next_verify, lazy with 8 to 32 rows; with fast numerics on_commit and lazy a second time.
   EXPECT_EQ(count(gdn(kF32, 4, 1, kExact)), 2u + 25);
   EXPECT_EQ(count(gdn(kF32, 4, 1, kFast)), 3u + 2 * 25);
-  EXPECT_EQ(count(layer(kKda, kF32, 4, 1, kFast)), 3u + 25);  // no history by u
+  EXPECT_EQ(count(layer(kKda, kF32, 4, 1, kFast)), 3u + 2 * 25);
   EXPECT_EQ(count(gdn(kF32, 16, 1, kFast)), 3u + 2);
   EXPECT_EQ(count(gdn(kF32, 17, 1, kFast)), 1u);  // twice the window is no ring
   Desc other = gdn(kBf16, 4, 1, kFast);

@@ -93,6 +93,25 @@ TEST(Registry, FoldPoliciesAreServedOnEveryDeviceButWithFastNumerics) {
   }
 }
 
+TEST(Registry, HistoriesByUAreServedForBothMixersOnADevice) {
+  if (const std::string why = why_no_cuda(); !why.empty()) GTEST_SKIP() << why;
+  for (const MixerKind kind : {MixerKind::gdn, MixerKind::kda}) {
+    for (const auto& a : {std::optional<DType>(), std::optional(DType::bf16)}) {
+      if (a && kind == MixerKind::gdn) continue;
+      Explanation e;
+      Desc d = qwen();
+      d.device = Device::cuda, d.kind = kind, d.act_dtype = DType::bf16, d.numerics = Numerics::fast;
+      d.fold_policy = FoldPolicy::lazy, d.history_rows = 32, d.ring_u = true, d.ring_a = a;
+      const Status status = explain(d, "", &e);
+      EXPECT_TRUE(status.ok()) << status.message();
+      EXPECT_EQ(e.plan.impl, "cuda.fast");
+      d.input_alignment = 8;
+      const Status unaligned = explain(d, "", &e);
+      EXPECT_NE(unaligned.message().find("aligned to 16 bytes"), std::string::npos) << unaligned.message();
+    }
+  }
+}
+
 // A candidate may leave a call to another one that is faster there; by name it is had all the same.
 TEST(Registry, SmallBatchesHaveAKernelOfTheirOwn) {
   if (const std::string why = why_no_cuda(); !why.empty()) GTEST_SKIP() << why;

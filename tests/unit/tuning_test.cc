@@ -273,6 +273,9 @@ TEST(ExactBeatsFast, WithManyShortWindowsOfKda) {
   EXPECT_FALSE(ahead(MixerKind::kda, DType::f32, 256, 4));
   EXPECT_FALSE(ahead(MixerKind::kda, DType::bf16, 256, 1));
   EXPECT_FALSE(ahead(MixerKind::gdn, DType::f32, 256, 1));
+  Desc by_u = describe(Op::verify, MixerKind::kda, DType::f32, 256, 32, 1, 128, 128);
+  by_u.fold_policy = FoldPolicy::lazy, by_u.ring_u = true;
+  EXPECT_FALSE(exact_beats_fast(by_u, h200)) << "only cuda.fast keeps u";
 }
 
 TEST(DirectTiles, FaultsAreSeen) {

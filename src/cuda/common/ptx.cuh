@@ -9,9 +9,9 @@ __device__ __forceinline__ uint32_t shared_address(const void* p) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(p));
 }
 
-/// The first statement of every kernel. A kernel may be started while the one ahead of it in the stream ends (start.cuh):
-/// its blocks take their places, and wait here till all that one wrote is seen. So no load of a kernel may say (.nc)
-/// that nobody writes while it lives.
+/// The first statement of every kernel. A kernel may be started while the one ahead of it in the stream ends
+/// (start.cuh): its blocks take their places, and wait here till all that one wrote is seen. So no load of a kernel may
+/// say (.nc) that nobody writes while it lives.
 __device__ __forceinline__ void begin_kernel() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");

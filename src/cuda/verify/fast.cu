@@ -7,27 +7,18 @@
 namespace ringfold::cuda {
 namespace {
 
-/// One of those of K = 64, of blocks of 64 rows of V, and of 128.
-template <class Of>
-const Of& one_of(const Of (&small)[3], const Of (&halves)[3], const Of (&wholes)[2], int K, DType state, int rows) {
+/// Of K = 64, of blocks of 64 rows of V, and of 128.
+const fast::Instances& instances(int K, DType state, int rows, bool history) {
+  static const fast::Instances small[2][3] = {
+      {fast::f32_small(), fast::bf16_small(), fast::f16_small()},
+      {fast::history_f32_small(), fast::history_bf16_small(), fast::history_f16_small()}};
+  static const fast::Instances halves[2][3] = {
+      {fast::f32_64_rows(), fast::bf16_64_rows(), fast::f16_64_rows()},
+      {fast::history_f32_64_rows(), fast::history_bf16_64_rows(), fast::history_f16_64_rows()}};
+  static const fast::Instances wholes[2][2] = {{fast::f32_128_rows(), fast::bf16_128_rows()},
+                                               {fast::history_f32_128_rows(), fast::history_bf16_128_rows()}};
   const int dtype = state == DType::f32 ? 0 : state == DType::bf16 ? 1 : 2;
-  return K == 64 ? small[dtype] : rows == kFastRows ? halves[dtype] : wholes[dtype];
-}
-
-const fast::Instances& instances(int K, DType state, int rows) {
-  static const fast::Instances small[3] = {fast::f32_small(), fast::bf16_small(), fast::f16_small()};
-  static const fast::Instances halves[3] = {fast::f32_64_rows(), fast::bf16_64_rows(), fast::f16_64_rows()};
-  static const fast::Instances wholes[2] = {fast::f32_128_rows(), fast::bf16_128_rows()};
-  return one_of(small, halves, wholes, K, state, rows);
-}
-
-const fast::Launches& history_instances(int K, DType state, int rows) {
-  static const fast::Launches small[3] = {fast::history_f32_small(), fast::history_bf16_small(),
-                                          fast::history_f16_small()};
-  static const fast::Launches halves[3] = {fast::history_f32_64_rows(), fast::history_bf16_64_rows(),
-                                           fast::history_f16_64_rows()};
-  static const fast::Launches wholes[2] = {fast::history_f32_128_rows(), fast::history_bf16_128_rows()};
-  return one_of(small, halves, wholes, K, state, rows);
+  return K == 64 ? small[history][dtype] : rows == kFastRows ? halves[history][dtype] : wholes[history][dtype];
 }
 
 }  // namespace
@@ -35,7 +26,6 @@ const fast::Launches& history_instances(int K, DType state, int rows) {
 Refusal fast_refusal(const Desc& d) {
   if (d.op != Op::verify) return {"serves verify alone"};
   if (d.fold_policy != FoldPolicy::on_commit && !d.ring_u) return {"serves a history only by u in the ring (Ring::u)"};
-  if (d.ring_u && d.kind == MixerKind::kda) return {"serves a history of GDN alone"};
   if (d.K != 64 && d.K != 128) return {"needs K of 64 or 128", "K", d.K};
   if (d.V % kFastRows != 0) return {"needs V to be a multiple of 64", "V", d.V};
   if (d.window > kFastTokens) return {"needs a window of at most 16 tokens", "T", d.window};
@@ -98,8 +88,7 @@ Status fast_verify(const RecurrenceParams& params, const Desc& desc) {
   p.by_parts = Divisor(p.v_parts), p.by_heads_of_key = Divisor(p.heads_of_key);
   const int by_tokens = tiles.tokens == 4 ? 0 : tiles.tokens == 8 ? 1 : 2;
   const int shared = static_cast<int>(current_device().shared_bytes_per_sm);
-  if (p.history) return history_instances(p.K, p.state.dtype, tiles.rows)[by_tokens](p, shared);
-  const fast::Instances& of = instances(p.K, p.state.dtype, tiles.rows);
+  const fast::Instances& of = instances(p.K, p.state.dtype, tiles.rows, static_cast<bool>(p.history));
   return (p.kind == MixerKind::kda ? of.kda : of.gdn)[by_tokens](p, shared);
 }
 

@@ -97,12 +97,7 @@ class Block : public History<T> {
       if constexpr (T::kHistory) {
         if (history > 0) {
           ptx::wait_copies<0>();
-          __syncthreads();
-          history_decays();
-          if (head() == 0) {
-            history_factors();
-            __syncthreads();
-          }
+          read_history();
         }
       }
       Products products;
@@ -127,8 +122,8 @@ class Block : public History<T> {
  private:
   using Base = History<T>;
   using Base::add_history, Base::facts, Base::fetch_additions, Base::fetch_cursors, Base::fetch_keys,
-      Base::find_history, Base::head, Base::history, Base::history_decays, Base::history_factors, Base::ring_of,
-      Base::row_of, Base::settle;
+      Base::find_history, Base::head, Base::history, Base::keep_gate, Base::read_history, Base::ring_of, Base::row_of,
+      Base::settle;
   using Base::begin, Base::beta, Base::own_slot, Base::decays, Base::lane_with, Base::log_of, Base::logs, Base::memory_,
       Base::plain;
   using Base::c, Base::count, Base::h, Base::hv, Base::lane, Base::p, Base::part, Base::r, Base::v0, Base::warp;
@@ -297,7 +292,7 @@ class Block : public History<T> {
       for (int i = 0; i < T::kGates; ++i) {
         const int t = gate_token(i);
         if (t >= count) continue;
-        std::byte* to = gate + t * p.at_ring_gate.token;
+        std::byte* to = gate + row_of(t) * p.at_ring_gate.token;
         if (!p.raw_gate) {
           poke(to, 0, logs(t)[k]);
         } else if (size == 4) {
@@ -378,7 +373,8 @@ class Block : public History<T> {
   __device__ __forceinline__ void gates_of_channels(const Inputs& in) const {
     const int k = threadIdx.x % T::K;
     const float expA = arith::exp_A<S>(in.A_log), bias = p.dt_bias ? in.dt_bias : 0.0f;
-    // A few at a time, from shared memory: all at once would be much code.
+    if constexpr (T::kHistory) keep_gate(expA, bias);
+      // A few at a time, from shared memory: all at once would be much code.
 #pragma unroll 1
     for (int first = 0; first < T::kGates; first += T::kGatesAtOnce) {
       float g[T::kGatesAtOnce];

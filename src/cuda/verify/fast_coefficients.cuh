@@ -91,7 +91,7 @@ class Coefficients : public Workspace<T> {
   /// a history also N = (I + L)^-1, which gives u (4 tokens: in the rows of M that are free).
   __device__ __forceinline__ void coefficients(Fragments& m, Fragments& inverse) const {
     if constexpr (T::kKda) {
-      decayed_vectors();
+      decayed_vectors({1, 1});
       decayed_products();
       __syncthreads();
     } else if constexpr (T::kAlone) {
@@ -181,10 +181,9 @@ class Coefficients : public Workspace<T> {
   __device__ int first_k() const { return warp % kHalves * 64 + lane * 2; }
   static __device__ __forceinline__ float2 times(float2 x, float2 y) { return {S::mul(x.x, y.x), S::mul(x.y, y.y)}; }
 
-  /// KDA: bf16 halves of k and q with the decay from the checkpoint on.
-  __device__ __forceinline__ void decayed_vectors() const {
+  /// KDA: bf16 halves of k and q with the decay up to their tokens; `total` is that before the window.
+  __device__ __forceinline__ void decayed_vectors(float2 total) const {
     const int k = first_k();
-    float2 total = {1, 1};
 #pragma unroll 4
     for (int t = 0; t < T::kTokens; ++t) {
       total = times(total, *reinterpret_cast<const float2*>(decays(t) + k));

@@ -1,10 +1,14 @@
-// A history that the checkpoint lacks, read by what its rows added to the state (fold policy lazy, GDN).
+// A history that the checkpoint lacks, read by what its rows added to the state (fold policy lazy).
 //
 // After J rows with keys k_j, corrections u_j and decays d_j the state is E S + sum_j w_j u_j k_j', with E the product
 // of all decays and w_j that of the decays after row j. So a token vector x has the product E (S x) + sum_j w_j u_j W_j
 // with W_j = k_j.x: one more product on tensor cores, whose sum runs over rows of the ring. Keys are raw, as in
 // the ring, and exact in bf16; W and u are split into high and low parts. Where a block takes one value head, W takes
 // w with it; where it takes several, for which W is the same, u does.
+//
+// For KDA E and w_j are vectors over K: S meets E .* x, and W_j = (w_j .* k_j).x. The rows' log decays come with their
+// keys; from the newest row backwards a thread with a channel of its own puts w_j k_j in their place, and what is left
+// is E. W is formed from the token vectors, then these are formed again, times E.
 #pragma once
 
 #include "cuda/common/judging.cuh"
@@ -19,7 +23,7 @@ class History : public Coefficients<T> {
 
  protected:
   using Base = Coefficients<T>;
-  using Base::first_row, Base::history, Base::own_row;
+  using Base::decayed_vectors, Base::first_k, Base::first_row, Base::floats, Base::history, Base::own_row;
   using Base::h, Base::hv, Base::p, Base::part, Base::r, Base::v0, Base::warp;
   using Base::lane, Base::memory_, Base::c, Base::step_of;
 
@@ -66,6 +70,12 @@ class History : public Coefficients<T> {
     if (!T::kHistory && p.owners) p.owners.set(0, slot, ring_of(slot));
   }
 
+  /// KDA: what a raw gate needs, from the threads that will need it, while they have it.
+  __device__ __forceinline__ void keep_gate(float expA, float bias) const {
+    if (threadIdx.x < T::K) floats(T::kHistoryGate)[threadIdx.x] = bias;
+    if (threadIdx.x == 0) floats(T::kHistoryGate)[T::K] = expA;
+  }
+
   /// Which rows the slot's history and the window have. The cursors are there.
   __device__ __forceinline__ void find_history() {
     const int rows = p.history.ring_rows, base = of_warp()[1], live = of_warp()[2];
@@ -100,12 +110,34 @@ class History : public Coefficients<T> {
         *reinterpret_cast<float4*>(to) = {};
       }
     }
-    if (lane >= history) return;
-    ptx::copy_async_4(ptx::shared_address(of_warp() + 4 + lane),
-                      p.at_ring_gate.at(slot, hv, ring_row(first_row, lane) * p.at_ring_gate.token));
+    if constexpr (T::kKda) {
+      fetch_logs(slot);
+    } else if (lane < history) {
+      ptx::copy_async_4(ptx::shared_address(of_warp() + 4 + lane),
+                        p.at_ring_gate.at(slot, hv, ring_row(first_row, lane) * p.at_ring_gate.token));
+    }
   }
 
-  /// w_j in lane j, and E. The history is there.
+  /// Makes W and, for KDA, the token vectors times E. By all threads; the history's copies are there.
+  __device__ __forceinline__ void read_history() {
+    __syncthreads();
+    if constexpr (T::kKda) {
+      decayed_keys();
+      __syncthreads();
+    } else {
+      history_decays();
+    }
+    if (this->head() == 0) {
+      history_factors();
+      __syncthreads();
+    }
+    if constexpr (T::kKda) {
+      decayed_vectors(*reinterpret_cast<const float2*>(floats(T::kHistoryDecay) + first_k()));
+      __syncthreads();
+    }
+  }
+
+  /// GDN: w_j in lane j, and E. The history is there.
   __device__ __forceinline__ void history_decays() {
     float since = lane < history ? __expf(__int_as_float(of_warp()[4 + lane])) : 1.0f;  // of rows j ..
 #pragma unroll
@@ -123,22 +155,26 @@ class History : public Coefficients<T> {
 #pragma unroll 1
     for (int unit = warp; unit < T::kVectorTiles * octets(); unit += T::kWarps) {
       const int octet = unit / T::kVectorTiles, tile = unit - octet * T::kVectorTiles, row = octet * 8 + r;
-      const std::byte* from = key(row) + (T::kStateBytes == 2 ? c * 16 : c * 8);
+      const int k = c * (T::kStateBytes == 2 ? 8 : 4);  // of this lane's four in step 0
       float x[4] = {}, squares = 0;
 #pragma unroll
       for (int i = 0; i < T::kSteps; ++i) {
-        const uint2 raw =
-            *reinterpret_cast<const uint2*>(from + (T::kStateBytes == 2 ? i / 2 * 64 + i % 2 * 8 : i * 32));
-        const float2 first = widen_2(p.v.dtype, raw.x), second = widen_2(p.v.dtype, raw.y);
+        const int more = T::kStateBytes == 2 ? i / 2 * 32 + i % 2 * 4 : i * 16;
+        const uint2 raw = *reinterpret_cast<const uint2*>(key(row) + (k + more) * 2);
+        float2 first = widen_2(p.v.dtype, raw.x), second = widen_2(p.v.dtype, raw.y);
         squares = S::fma(first.x, first.x, S::fma(first.y, first.y, squares));
         squares = S::fma(second.x, second.x, S::fma(second.y, second.y, squares));
         const uint4 a = step_of(tile, i, lane);
-        if (p.v.dtype == DType::bf16) {
+        if (!T::kKda && p.v.dtype == DType::bf16) {
           ptx::mma_16(x, a, raw.x, raw.y);
         } else {
+          if constexpr (T::kKda) {
+            const float4 decayed = *reinterpret_cast<const float4*>(history_logs(row) + k + more);
+            first = {decayed.x, decayed.y}, second = {decayed.z, decayed.w};
+          }
           uint2 high, low;
-          cut(first.x, first.y, high.x, low.x);
-          cut(second.x, second.y, high.y, low.y);
+          split(first.x, first.y, high.x, low.x);
+          split(second.x, second.y, high.y, low.y);
           ptx::mma_16(x, a, high.x, high.y);
           ptx::mma_16(x, a, low.x, low.y);
         }
@@ -146,7 +182,7 @@ class History : public Coefficients<T> {
       squares = S::add(squares, __shfl_xor_sync(kAllLanes, squares, 1));
       squares = S::add(squares, __shfl_xor_sync(kAllLanes, squares, 2));
       float factor = p.qk_l2norm ? rsqrtf(S::add(squares, 1e-6f)) : 1.0f;
-      if constexpr (T::kMostHeads == 1) factor = S::mul(factor, __shfl_sync(kAllLanes, decay_after, row));
+      if constexpr (T::kDecayedFactors) factor = S::mul(factor, __shfl_sync(kAllLanes, decay_after, row));
       const float left = __shfl_sync(kAllLanes, factor, c * 8), right = __shfl_sync(kAllLanes, factor, c * 8 + 4);
       const int j = octet * 8 + 2 * c;  // rows beyond the history have anything in them
       uint2 w;
@@ -160,10 +196,12 @@ class History : public Coefficients<T> {
   template <int kAtOnce>
   __device__ __forceinline__ void add_history(float (&sums)[kAtOnce][T::kStateTiles][4], int first) const {
     if (history == 0) return;
+    if constexpr (!T::kKda) {
 #pragma unroll
-    for (int i = 0; i < kAtOnce * T::kStateTiles * 4; ++i) {
-      float& sum = sums[i / 4 / T::kStateTiles][i / 4 % T::kStateTiles][i % 4];
-      sum = S::mul(sum, decay_of_all);
+      for (int i = 0; i < kAtOnce * T::kStateTiles * 4; ++i) {
+        float& sum = sums[i / 4 / T::kStateTiles][i / 4 % T::kStateTiles][i % 4];
+        sum = S::mul(sum, decay_of_all);
+      }
     }
 #pragma unroll 1
     for (int step = 0; step < (history + 15) / 16; ++step) {
@@ -200,14 +238,75 @@ class History : public Coefficients<T> {
   }
 
  private:
-  float decay_after = 1, decay_of_all = 1;
+  float decay_after = 1, decay_of_all = 1;  // GDN
+
+  /// KDA: starts the copies of the rows' log decays, or of their `a`: two of 16 bits where the log decays of the two
+  /// channels will be.
+  __device__ __forceinline__ void fetch_logs(int slot) const {
+    const auto copies = [&](auto per_row, auto copy) {
+      for (int i = threadIdx.x; i < history * per_row; i += T::kThreads) {
+        const int row = i / per_row, part_of_row = i % per_row;
+        copy(ptx::shared_address(history_logs(row)), part_of_row,
+             p.at_ring_gate.at(slot, hv, ring_row(first_row, row) * p.at_ring_gate.token));
+      }
+    };
+    if (p.ring_gate.dtype == DType::f32) {
+      copies(std::integral_constant<int, T::K / 4>(),
+             [](uint32_t to, int i, const std::byte* from) { ptx::copy_async_16(to + i * 16, from + i * 16); });
+    } else {
+      copies(std::integral_constant<int, T::K / 2>(),
+             [](uint32_t to, int i, const std::byte* from) { ptx::copy_async_4(to + i * 8, from + i * 4); });
+    }
+  }
+
+  /// KDA: log decays in place of a raw gate; by the threads of a channel, each some of the rows.
+  __device__ __forceinline__ void history_gates() const {
+    const int k = threadIdx.x % T::K;
+    const DType dtype = p.ring_gate.dtype;
+    const float expA = floats(T::kHistoryGate)[T::K], bias = floats(T::kHistoryGate)[k];
+#pragma unroll 1
+    for (int row = threadIdx.x / T::K; row < history; row += T::kGateStep) {
+      float* log = history_logs(row) + k;
+      const auto* pair = reinterpret_cast<const std::byte*>(log - k % 2);
+      const uint32_t a = dtype == DType::f32 ? __float_as_uint(*log) : peek<uint16_t>(pair, k % 2);
+      const float g = log_decay_of(p, of_bits(dtype, a), bias, expA);
+      __syncwarp();  // the neighbour has its 16 bits
+      *log = g;
+    }
+  }
+
+  /// KDA: each row's key times the decay of the rows after it, in place of its log decays, and E.
+  __device__ __forceinline__ void decayed_keys() const {
+    if (p.raw_gate) {
+      history_gates();
+      __syncthreads();
+    }
+    const int k = threadIdx.x;
+    if (k >= T::K) return;
+    float since = 1;  // decay of later rows
+#pragma unroll 1
+    for (int first = (history - 1) / 4 * 4; first >= 0; first -= 4) {
+      float decay[4], x[4];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const bool there = first + i < history;
+        decay[i] = there ? __expf(history_logs(first + i)[k]) : 1.0f;
+        x[i] = there ? of_bits(p.v.dtype, peek<uint16_t>(key(first + i), k)) : 0.0f;
+      }
+#pragma unroll
+      for (int i = 3; i >= 0; --i) {
+        if (first + i < history) history_logs(first + i)[k] = S::mul(x[i], since);
+        since = S::mul(since, decay[i]);
+      }
+    }
+    floats(T::kHistoryDecay)[k] = since;
+  }
 
   /// This warp's copies of pending, base and live, and of the log decays (as bits) from [4] on.
-  __device__ int* of_warp() const {
-    return reinterpret_cast<int*>(memory_ + T::kOfWarp) + warp * (4 + T::kHistoryRows);
-  }
+  __device__ int* of_warp() const { return reinterpret_cast<int*>(memory_ + T::kOfWarp) + warp * (4 + T::kHeadRows); }
   __device__ std::byte* key(int row) const { return memory_ + T::kHistoryKeys + row * T::kKeyPitch; }
-  __device__ float* u(int row) const { return Base::floats(T::kHistoryU) + row * T::kBlockRows; }
+  __device__ float* history_logs(int row) const { return floats(T::kHistoryLogs + row * T::kLogPitch); }
+  __device__ float* u(int row) const { return floats(T::kHistoryU) + row * T::kBlockRows; }
   /// This lane's part of a factor: high and low.
   __device__ uint2* factors(int tile, int octet) const {
     return reinterpret_cast<uint2*>(memory_ + T::kHistoryFactors) + (tile * (T::kHistoryRows / 8) + octet) * 32 + lane;

@@ -2,6 +2,9 @@
 
 namespace ringfold::cuda::fast {
 
-Launches history_bf16_64_rows() { return history_launches<128, DType::bf16, 1, 4, 4, 4, 3>(); }
+Instances history_bf16_64_rows() {
+  return {launches<128, DType::bf16, false, 1, 4, 4, 4, 3, true>(),
+          launches<128, DType::bf16, true, 1, 4, 3, 3, 2, true>()};
+}
 
 }  // namespace ringfold::cuda::fast

@@ -2,6 +2,9 @@
 
 namespace ringfold::cuda::fast {
 
-Launches history_bf16_small() { return history_launches<64, DType::bf16, 1, 4, 4, 4, 3>(); }
+Instances history_bf16_small() {
+  return {launches<64, DType::bf16, false, 1, 4, 4, 4, 3, true>(),
+          launches<64, DType::bf16, true, 1, 4, 4, 4, 3, true>()};
+}
 
 }  // namespace ringfold::cuda::fast

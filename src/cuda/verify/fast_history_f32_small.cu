@@ -2,6 +2,9 @@
 
 namespace ringfold::cuda::fast {
 
-Launches history_f32_small() { return history_launches<64, DType::f32, 1, 4, 4, 4, 3>(); }
+Instances history_f32_small() {
+  return {launches<64, DType::f32, false, 1, 4, 4, 4, 3, true>(),
+          launches<64, DType::f32, true, 1, 4, 4, 4, 3, true>()};
+}
 
 }  // namespace ringfold::cuda::fast

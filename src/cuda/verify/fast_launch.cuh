@@ -49,11 +49,6 @@ constexpr Launches launches() {
           launch<Traits<K, State, Kda, 8, Tiles, Warps, Blocks8, History>>,
           launch<Traits<K, State, Kda, 16, Tiles, Warps, Blocks16, History>>};
 }
-template <int K, DType State, int Tiles, int Warps, int Blocks4, int Blocks8, int Blocks16>
-constexpr Launches history_launches() {
-  return launches<K, State, false, Tiles, Warps, Blocks4, Blocks8, Blocks16, true>();
-}
-
 // By K, state dtype and rows of V of a block.
 Instances bf16_128_rows();
 Instances bf16_64_rows();
@@ -63,14 +58,14 @@ Instances f16_64_rows();
 Instances bf16_small();
 Instances f32_small();
 Instances f16_small();
-// The same behind a history, for GDN.
-Launches history_bf16_128_rows();
-Launches history_bf16_64_rows();
-Launches history_f32_128_rows();
-Launches history_f32_64_rows();
-Launches history_f16_64_rows();
-Launches history_bf16_small();
-Launches history_f32_small();
-Launches history_f16_small();
+// The same behind a history.
+Instances history_bf16_128_rows();
+Instances history_bf16_64_rows();
+Instances history_f32_128_rows();
+Instances history_f32_64_rows();
+Instances history_f16_64_rows();
+Instances history_bf16_small();
+Instances history_f32_small();
+Instances history_f16_small();
 
 }  // namespace ringfold::cuda::fast

@@ -36,10 +36,9 @@ struct FastParams : RecurrenceParams {
 };
 
 /// What is known at compile time. Tokens: 4, 8 or 16, at least those of any row. Tiles: of 16 rows of V, in a warp.
-/// Blocks: that share a multiprocessor. History: of up to 32 rows, read by their u (GDN).
+/// Blocks: that share a multiprocessor. History: of up to 32 rows, read by their u.
 template <int K_, DType State, bool Kda, int Tokens, int Tiles, int Warps, int Blocks, bool History = false>
 struct Traits {
-  static_assert(!(Kda && History));
   static constexpr int K = K_, kTokens = Tokens, kTiles = Tiles, kWarps = Warps, kBlocks = Blocks;
   static constexpr DType kState = State;
   static constexpr bool kKda = Kda, kHistory = History;
@@ -67,6 +66,7 @@ struct Traits {
   // A block may take several value heads of a key head, one after the other: their k and q are the same. (Not beside 16
   // tokens, for want of registers: the next head's state is on its way while outputs are formed.)
   static constexpr int kMostHeads = !Kda && kBlockRows == 128 && Tokens <= 8 ? kFastHeadsOfBlock : 1;
+  static constexpr bool kDecayedFactors = !Kda && kMostHeads == 1;  // where GDN's w_j goes: to W, or to u
 
   // Shared memory, in bytes.
   static constexpr int kSteps = K / 16;
@@ -88,15 +88,21 @@ struct Traits {
   static constexpr int kLogs = kDecays + (Kda ? Tokens * K * 4 : 0);
   static constexpr int kRawVectors = kLogs + (Kda ? Tokens * K * 4 : 0);
   static constexpr int kRawV = kRawVectors + kItems * kThreads * 16;
-  // For each warp pending, base, live, and the log decays of a history's rows. Of the history besides: raw keys, u (the
-  // 16-byte chunks of a row permuted by exclusive or, against bank conflicts), and W of a vector tile and eight rows.
-  static constexpr int kHistoryRows = History ? 32 : 0;
+  // For each warp pending, base, live, and (GDN) the log decays of a history's rows. Of the history besides: raw keys,
+  // u (the 16-byte chunks of a row permuted by exclusive or, against bank conflicts), W of a vector tile and eight
+  // rows, and for KDA the rows' log decays, the decay of all of them, and what the gate adds to a raw `a`.
+  static constexpr int kHistoryRows = History ? 32 : 0, kHeadRows = Kda ? 0 : kHistoryRows;
   static constexpr int kKeyPitch = K * 2 + 32;
   static constexpr int kOfWarp = kRawV + kVectorTiles * kThreads * kStateTiles * 4;
-  static constexpr int kHistoryKeys = kOfWarp + Warps * (4 + kHistoryRows) * 4;
+  static constexpr int kHistoryKeys = kOfWarp + Warps * (4 + kHeadRows) * 4;
   static constexpr int kHistoryU = kHistoryKeys + kHistoryRows * kKeyPitch;
   static constexpr int kHistoryFactors = kHistoryU + kHistoryRows * kBlockRows * 4;
-  static constexpr int kSharedBytes = kHistoryFactors + kVectorTiles * kHistoryRows / 8 * 256;
+  static constexpr int kHistoryLogs = kHistoryFactors + kVectorTiles * kHistoryRows / 8 * 256;
+  static constexpr int kLogPitch =
+      K * 4 + (kStateBytes == 2 ? 16 : 64);  // as bank conflicts of 16-byte loads will have
+  static constexpr int kHistoryDecay = kHistoryLogs + (Kda ? kHistoryRows : 0) * kLogPitch;
+  static constexpr int kHistoryGate = kHistoryDecay + (Kda && History ? K * 4 : 0);
+  static constexpr int kSharedBytes = kHistoryGate + (Kda && History ? K * 4 + 16 : 0);
   static constexpr int u_chunk(int row, int chunk) { return chunk ^ (row / 2 % 4) << (Tiles == 1 ? 2 : 0); }
 };
 
