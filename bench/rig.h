@@ -80,7 +80,7 @@ Status draw(Buffer* buffer, DType type, float scale, float shift, uint64_t seed,
 /// Who computes: `fold` for the second half of a whole step, `chain` for the recurrence among the three calls that make
 /// a layer (conv and norm are left to dispatch).
 struct Impls {
-  std::string call, fold, chain;
+  std::string call = {}, fold = {}, chain = {};
 };
 
 /// The calls of one case. Consecutive ones go to different slots, so that they find no state in the cache.
