@@ -105,6 +105,13 @@ Status choose(const Options& options, Case* c, Row* row, Chosen* chosen) {
   chosen->impls.call = row->impl = p.impl;
   row->threads = p.threads;
   chosen->work = {p.bytes_read, p.bytes_written, p.fmas};
+  if (is_layer(c->desc.op)) {
+    Explanation mixer;
+    Desc part = c->desc;
+    part.op = c->desc.op == Op::verify_layer ? Op::verify : Op::decode;
+    RINGFOLD_RETURN_IF_ERROR(ask(part, {}, &mixer));
+    chosen->impls.chain = row->chain_impl = mixer.plan.impl;
+  }
   if (c->fold) {
     RINGFOLD_RETURN_IF_ERROR(ask(*c->fold, options.impl, &fold));
     const Plan& f = fold.plan;

@@ -21,6 +21,7 @@ struct Row {
   double bytes_twin_us = 0;  ///< twin that moves the same bytes
   double fma_twin_us = 0;    ///< CPU: twin that does the same number of multiply-adds from registers
   double chain_us = 0;       ///< a whole layer: median of conv, mixer and norm by three calls, in turns with it
+  std::string chain_impl;    ///< whose mixer that was: whom dispatch picks for it, whoever is forced
   double ratio = 0;          ///< max of the twins / us
   std::string twin;          ///< CUDA: the launch shape that was the fastest, "256 threads x 8 loads"
   std::string skipped;       ///< why nothing was timed: nothing serves it, or not enough memory

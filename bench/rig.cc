@@ -337,11 +337,10 @@ Status Rig::chain(int64_t index) {
   if (verifies) conv.conv_ring = view(Field::conv_ring, {S, T, C});
   conv.out = view(Field::conv_out, {B, T, C});
   conv.slot_ids = ints(slot_ids_, set * B, B);
-  conv.impl = impls_.call;
   conv.stream = tensors_->stream();
   RINGFOLD_RETURN_IF_ERROR(verifies ? conv_verify(conv) : conv_decode(conv));
 
-  VerifyArgs mixer = window_args(d, impls_.call, set, 0);
+  VerifyArgs mixer = window_args(d, impls_.chain, set, 0);
   const auto part = [&](int64_t channel, int64_t heads, int64_t dim) {
     TensorView v(conv.out.data, conv.out.dtype, {B, T, heads, dim}, {T * C, C, dim, 1});
     v.data = static_cast<std::byte*>(v.data) + channel * static_cast<int64_t>(size_of(v.dtype));
@@ -359,7 +358,6 @@ Status Rig::chain(int64_t index) {
   norm.z = view(Field::z, {B * T, d.HV, d.V});
   norm.weight = view(Field::norm_weight, {d.V});
   norm.out = view(Field::out, {B * T, d.HV, d.V});
-  norm.impl = impls_.call;
   norm.stream = tensors_->stream();
   return gated_norm(norm);
 }

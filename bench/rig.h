@@ -77,9 +77,10 @@ class Tensors {
 /// Random bytes: `shift` plus or minus up to `scale`.
 Status draw(Buffer* buffer, DType type, float scale, float shift, uint64_t seed, int64_t most_drawn);
 
-/// Who computes: `fold` for the second half of a whole step.
+/// Who computes: `fold` for the second half of a whole step, `chain` for the recurrence among the three calls that make
+/// a layer (conv and norm are left to dispatch).
 struct Impls {
-  std::string call, fold;
+  std::string call = {}, fold = {}, chain = {};
 };
 
 /// The calls of one case. Consecutive ones go to different slots, so that they find no state in the cache.
@@ -90,7 +91,7 @@ class Rig {
 
   /// One call of the case, on set `index % sets`.
   Status call(int64_t index);
-  /// The same layer by three calls, for a case that is one whole layer.
+  /// The same layer by the best three calls, for a case that is one whole layer.
   Status chain(int64_t index);
   /// One of its operations: `part` is the case's `desc`, on one layer, or its `fold`, on all.
   Status operate(const Desc& part, std::string_view impl, int64_t set, int64_t layer);

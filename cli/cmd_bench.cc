@@ -19,7 +19,7 @@ constexpr const char* kFooter =
 moves the same bytes, one does the same number of multiply-adds from registers.
 ratio = slower twin / ringfold; 1 means that nothing is left to gain.
 On CUDA there is the first twin alone, in its fastest launch shape; times are those of graph replay.
-A whole layer in one call (fused_..) is timed in turns with the chain of its three calls.
+A whole layer in one call (fused_..) is timed in turns with the chain of its three calls, each by whom dispatch picks.
 A row that nothing serves is listed with the reason.
 Examples:
   ringfold bench                    the standard set
@@ -46,7 +46,7 @@ nlohmann::json to_json(const bench::Row& row) {
                          {"bytes_twin_us", row.bytes_twin_us},
                          {"fma_twin_us", row.fma_twin_us},
                          {"ratio", row.ratio}};
-  if (row.chain_us > 0) json["chain_us"] = row.chain_us;
+  if (row.chain_us > 0) json["chain_us"] = row.chain_us, json["chain_impl"] = row.chain_impl;
   if (!row.twin.empty()) json["twin"] = row.twin;
   if (!row.skipped.empty()) json["skipped"] = row.skipped;
   if (!row.failed.empty()) json["failed"] = row.failed;
@@ -66,7 +66,9 @@ void print_row(const bench::Row& row) {
   fmt::print("{:<44} {:<12} {:>3} {:>11.1f} {:>10.2f} {:>8.2f} {:>11.1f} {:>11.1f} {:>6.2f}", row.key, row.impl,
              row.threads, row.us, row.bytes / 1e6, row.us > 0 ? row.bytes / row.us / 1e3 : 0.0, row.bytes_twin_us,
              row.fma_twin_us, row.ratio);
-  if (row.chain_us > 0) fmt::print("   chain {:.1f} us, {:.2f} times", row.chain_us, row.chain_us / row.us);
+  if (row.chain_us > 0) {
+    fmt::print("   chain {:.1f} us ({}), {:.2f} times", row.chain_us, row.chain_impl, row.chain_us / row.us);
+  }
   fmt::print("\n");
 }
 

@@ -16,7 +16,7 @@ import sys
 from collections import namedtuple
 
 JUDGED = "sm_90a"  # what the tuned kernels are tuned for
-TUNED = re.compile(r"exact_kernel|direct_kernel|fast")
+TUNED = re.compile(r"exact_kernel|direct_kernel|direct_layer_kernel|fast")
 KERNEL = re.compile(r"Compiling entry function '(\S+)' for '(\w+)'")
 SPILLS = re.compile(r"(\d+) bytes spill stores, (\d+) bytes spill loads")
 REGISTERS = re.compile(r"Used (\d+) registers")

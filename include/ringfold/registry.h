@@ -28,8 +28,8 @@ struct Desc {
   int64_t channels = 0;          ///< C, conv and layer operations (and footprint(): of the layer's conv)
   int64_t conv_width = 4;        ///< W, conv and layer operations
   int64_t state_alignment = 16;  ///< bytes: largest power of two up to 16 that divides the address of every state row
-  int64_t input_alignment = 16;  ///< the same for rows of q, k and v, and of the ring's k and v
-  int64_t widest_stride = 0;     ///< bytes: the largest distance between neighbouring heads or tokens of a tensor
+  int64_t input_alignment = 16;  ///< the same for rows of q, k and v, of the ring's k and v, and of a layer's conv ring
+  int64_t widest_stride = 0;     ///< bytes: the largest distance between neighbouring heads, tokens or conv channels
   bool packed_rows = true;       ///< the rows of V of a state, and of a snapshot, follow each other without gaps
   int64_t history_rows = 0;      ///< rows of a ring that holds a history; 0: fold policy on_commit
   bool ring_u = false;           ///< the ring keeps u beside the raw rows (Ring::u)

@@ -60,13 +60,18 @@ RF_HD RowStatus judge_window(const Rows& p, int64_t row, bool may_have_history =
   return judge_window(p, window_facts(p, row, may_have_history), may_have_history);
 }
 
-/// A row of a whole layer: one verdict over the cursors of both halves.
-RF_HD RowStatus judge_layer(const Rows& p, int64_t row) {
-  const RowStatus s = judge_window(p, row);
+/// A row of a whole layer: one verdict over the cursors of both halves. `conv_pending` counts only where the slot is
+/// one of the pool's.
+RF_HD RowStatus judge_layer(const Rows& p, const WindowFacts& f, int32_t conv_pending, bool may_have_history = true) {
+  const RowStatus s = judge_window(p, f, may_have_history);
   const bool in_range = s == RowStatus::done || s == RowStatus::window_too_long;
-  if (in_range && p.conv_pending && read_unordered(p.conv_pending.at(0, p.slot_ids[row])) == kNotAcquired)
-    return RowStatus::slot_not_acquired;
-  return s;
+  return in_range && conv_pending == kNotAcquired ? RowStatus::slot_not_acquired : s;
+}
+
+RF_HD RowStatus judge_layer(const Rows& p, int64_t row) {
+  const WindowFacts f = window_facts(p, row);
+  const bool looks = p.conv_pending && judge_slot(f.slot, p.slots) == RowStatus::done;
+  return judge_layer(p, f, looks ? read_unordered(p.conv_pending.at(0, f.slot)) : kNoWindow);
 }
 
 /// The shortest pending window of a slot over the layers of the call, conv windows included: kNotAcquired if the slot

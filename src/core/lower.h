@@ -1,6 +1,8 @@
 // Validation of the public arguments, in one place for all backends, and their translation into plain params.
 #pragma once
 
+#include <initializer_list>
+
 #include "core/check_view.h"
 #include "core/rows.h"
 #include "ringfold/conv.h"
@@ -30,6 +32,9 @@ Status lower_decode(Op op, const DecodeArgs& args, RecurrenceParams* params, Des
 Status check_conv_width(const char* name, int64_t width);
 void set_conv_state(const TensorView& conv_state, ConvParams* params);
 void set_conv_ring(const TensorView& conv_ring, ConvParams* params);
+
+/// The largest power of two up to 16 that divides the address of every row of these arrays.
+int64_t alignment(std::initializer_list<Array> arrays, int64_t v_stride = 0);
 
 /// The arguments that fold, conv_commit and commit share: slot_ids, num_accepted, track_slots, track_steps, row_status.
 /// `like`: the tensor, called `name`, whose device they must be on.

@@ -3,7 +3,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include <type_traits>
+#include <utility>
 
 #include "core/check_view.h"
 #include "core/lower.h"
@@ -175,6 +177,20 @@ Status lower_layer_norm(const LayerArgs& args, bool ragged, LayerParams* p) {
   return {};
 }
 
+/// Of the arrays that are the layer's alone.
+int64_t widest_stride(const LayerParams& p) {
+  const ConvParams& c = p.conv;
+  const std::pair<int64_t, DType> strides[] = {
+      {c.weight_stride, c.weight_dtype},       {c.state_channel_stride, c.state.dtype},
+      {c.state_tap_stride, c.state.dtype},     {c.ring.token_stride, c.ring.dtype},
+      {p.norm.z.token_stride, p.norm.z.dtype}, {p.norm.z.head_stride, p.norm.z.dtype}};
+  int64_t widest = 0;
+  for (const auto& [elements, dtype] : strides) {
+    widest = std::max(widest, std::abs(elements) * static_cast<int64_t>(size_of(dtype)));
+  }
+  return widest;
+}
+
 }  // namespace
 
 Status lower_layer(Op op, const LayerArgs& args, LayerParams* p, Desc* desc) {
@@ -184,7 +200,10 @@ Status lower_layer(Op op, const LayerArgs& args, LayerParams* p, Desc* desc) {
                                ? lower_verify(op, recurrence_args<VerifyArgs>(args, window), p, desc)
                                : lower_decode(op, recurrence_args<DecodeArgs>(args, window), p, desc));
   RINGFOLD_RETURN_IF_ERROR(lower_layer_conv(op, args, p, desc));
-  return lower_layer_norm(args, !args.window.cu_seqlens.empty(), p);
+  RINGFOLD_RETURN_IF_ERROR(lower_layer_norm(args, !args.window.cu_seqlens.empty(), p));
+  desc->input_alignment = std::min(desc->input_alignment, alignment({p->conv.ring}));
+  desc->widest_stride = std::max(desc->widest_stride, widest_stride(*p));
+  return {};
 }
 
 }  // namespace ringfold::detail

@@ -175,17 +175,6 @@ Status check_ring_device(const TensorView& state, const Ring& ring) {
                        {"ring.a", ring.a}});
 }
 
-// The largest power of two up to 16 that divides the address of every row of these arrays.
-int64_t alignment(std::initializer_list<Array> arrays, int64_t v_stride = 0) {
-  int64_t all = 16;
-  for (const Array& a : arrays) {
-    all |= static_cast<int64_t>(reinterpret_cast<uintptr_t>(a.data)) |
-           static_cast<int64_t>(size_of(a.dtype)) *
-               (a.layer_stride | a.row_stride | a.token_stride | a.head_stride | v_stride);
-  }
-  return all & -all;
-}
-
 int64_t widest_stride(const RecurrenceParams& p) {
   int64_t widest = 0;
   for (const Array* a :
@@ -355,6 +344,16 @@ Status lower_window(Op op, const Args& args, RecurrenceParams* p, Desc* desc) {
 }
 
 }  // namespace
+
+int64_t alignment(std::initializer_list<Array> arrays, int64_t v_stride) {
+  int64_t all = 16;
+  for (const Array& a : arrays) {
+    all |= static_cast<int64_t>(reinterpret_cast<uintptr_t>(a.data)) |
+           static_cast<int64_t>(size_of(a.dtype)) *
+               (a.layer_stride | a.row_stride | a.token_stride | a.head_stride | v_stride);
+  }
+  return all & -all;
+}
 
 Status check_heads(int64_t H, int64_t HV, int64_t K, int64_t V) {
   if (H < 1) return invalid("H", "at least 1 key head", fmt::format("{}", H));

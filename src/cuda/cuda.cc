@@ -79,6 +79,7 @@ std::span<const Implementation> implementations() {
     i.yields = direct_yields;
     i.plan = direct_plan;
     i.recurrence = direct_recurrence;
+    i.layer = direct_layer;
     return i;
   }();
   static const Implementation fast = {

@@ -56,6 +56,8 @@ int64_t direct_heads(const Desc& desc, const DeviceProperties& device);
 inline constexpr int kDirectTokens = 8;
 inline constexpr int kDirectWarps = 4;
 inline constexpr int kDirectWarpRows = 8;
+/// The largest V of a layer in one call, whose blocks have all of it.
+inline constexpr int kDirectLayerV = 128;
 
 /// Tiles of the verify with `fast` numerics. Comparable and printable.
 struct FastTiles {

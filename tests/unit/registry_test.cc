@@ -137,6 +137,24 @@ TEST(Registry, SmallBatchesHaveAKernelOfTheirOwn) {
   EXPECT_EQ(reason("cuda.direct"), "forced");
 }
 
+TEST(Registry, ALayerInOneCallIsTheDirectKernelsWhateverTheBatch) {
+  if (const std::string why = why_no_cuda(); !why.empty()) GTEST_SKIP() << why;
+  for (const Op op : {Op::verify_layer, Op::decode_layer}) {
+    Desc d = qwen();
+    d.op = op, d.device = Device::cuda, d.act_dtype = DType::bf16, d.channels = 2 * d.H * d.K + d.HV * d.V;
+    for (const int64_t rows : {1, 4096}) {
+      Explanation e;
+      d.rows = rows;
+      ASSERT_TRUE(explain(d, "", &e).ok());
+      EXPECT_EQ(e.plan.impl, "cuda.direct");
+    }
+    Explanation e;
+    d.window = 16;
+    ASSERT_TRUE(explain(d, "", &e).ok());
+    EXPECT_EQ(e.plan.impl, "cuda.general");
+  }
+}
+
 TEST(Registry, FastNumericsAreServedByWhatIsFaster) {
   if (const std::string why = why_no_cuda(); !why.empty()) GTEST_SKIP() << why;
   Explanation e;

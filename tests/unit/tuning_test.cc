@@ -338,6 +338,30 @@ TEST(DirectRefusal, WhatIsLeftToOthers) {
   EXPECT_EQ(refused([](Desc& d) { d.op = Op::fold, d.window = 16; }), "");  // a fold is cuda.exact's
 }
 
+TEST(DirectRefusal, WhatALayerInOneCallLeavesToOthers) {
+  for (const Op op : {Op::verify_layer, Op::decode_layer}) {
+    Desc good = describe(op, MixerKind::gdn, DType::f32, 4096, 32, 8, 128, 128);
+    good.H = 16, good.channels = 2 * 16 * 128 + 32 * 128;
+    EXPECT_EQ(direct_refusal(good).needs, nullptr);
+    EXPECT_EQ(direct_yields(good).needs, nullptr) << "no other tuned kernel serves it";
+    EXPECT_EQ(direct_plan(good).tasks, 4096 * 32);
+    const auto refused = [&](auto change) {
+      Desc d = good;
+      change(d);
+      const char* needs = direct_refusal(d).needs;
+      return std::string(needs == nullptr ? "" : needs);
+    };
+    EXPECT_EQ(refused([](Desc& d) { d.window = 9; }), "needs a window of at most 8 tokens");
+    EXPECT_EQ(refused([](Desc& d) { d.fold_policy = FoldPolicy::on_next_verify; }), "needs fold policy on_commit");
+    EXPECT_EQ(refused([](Desc& d) { d.HV = 65536; }), "needs at most 65535 value heads");
+    EXPECT_EQ(refused([](Desc& d) { d.V = 144; }), "needs V of at most 128");
+    EXPECT_EQ(refused([](Desc& d) { d.V = 40; }), "needs V to be a multiple of 16");
+    EXPECT_EQ(refused([](Desc& d) { d.channels = int64_t{65536} * 128; }), "needs at most 8388480 channels");
+    EXPECT_EQ(refused([](Desc& d) { d.act_dtype = DType::f32; }), "needs bf16 or f16 activations");
+    EXPECT_EQ(refused([](Desc& d) { d.input_alignment = 8; }), "needs q, k, v and ring rows aligned to 16 bytes");
+  }
+}
+
 TEST(Divisor, DividesLikeTheMachine) {
   EXPECT_EQ(Divisor().divides(12345), 12345);
   for (const int divisor : {1, 2, 3, 4, 5, 7, 8, 12, 64, 255, 65535}) {

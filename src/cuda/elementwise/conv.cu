@@ -22,28 +22,23 @@ __global__ void __launch_bounds__(kThreads) conv_window(const __grid_constant__ 
     for (int64_t t = 0; t < T; ++t) store(p.out.dtype, p.out.at(0, xr, xt + t, 0), c, 0.0f);
     return;
   }
-  uint32_t old[kTaps];
+  Taps old;
   load_window(p, 0, slot, c, old);
-  // The last `width` inputs, oldest first; the oldest leaves at each token.
+  // The last inputs, oldest first; the oldest leaves at each token.
   float x[kMaxConvWidth] = {}, w[kMaxConvWidth] = {};
+  const int skipped = kMaxConvWidth - p.width;
 #pragma unroll
   for (int j = 0; j < kMaxConvWidth; ++j) {
-    if (j < p.width) w[j] = load(p.weight_dtype, p.weight, c * p.weight_stride + j);
-    if (j < p.width - 1) x[j + 1] = value_of_bits(p.state.dtype, old[j < kTaps ? j : 0]);
+    if (j >= skipped) w[j] = load(p.weight_dtype, p.weight, c * p.weight_stride + j - skipped);
+    if (j < kTaps) x[j + 1] = value_of_bits(p.state.dtype, old[j]);
   }
   const float bias = p.bias ? load(p.bias_dtype, p.bias, c) : 0.0f;
   for (int64_t t = 0; t < T; ++t) {
     const std::byte* input = p.x.at(0, xr, xt + t, 0);
     if (p.ring) poke_bits(p.x.dtype, p.ring.at(0, ring, t, 0), c, peek_bits(p.x.dtype, input, c));
 #pragma unroll
-    for (int j = 0; j + 1 < kMaxConvWidth; ++j) {
-      if (j + 1 < p.width) x[j] = x[j + 1];
-    }
-    const float newest = load(p.x.dtype, input, c);
-#pragma unroll
-    for (int j = 0; j < kMaxConvWidth; ++j) {
-      if (j == p.width - 1) x[j] = newest;
-    }
+    for (int j = 0; j < kTaps; ++j) x[j] = x[j + 1];
+    x[kTaps] = load(p.x.dtype, input, c);
     const float y = conv_output(
         p, bias, [&](int j) { return w[j]; }, [&](int j) { return x[j]; });
     store(p.out.dtype, p.out.at(0, xr, xt + t, 0), c, y);
@@ -63,7 +58,7 @@ __global__ void __launch_bounds__(kThreads)
   const int64_t slot = p.slot_ids[row], dst = p.destination(row), accepted = p.num_accepted[row];
   const int64_t layer = layers(layer_index), ring = p.ring_of(row);
   if (accepted == 0 && dst == slot) return;
-  uint32_t old[kTaps];
+  Taps old;
   load_window(p, layer, slot, c, old);
   const auto input = [&](int64_t t) { return p.ring.at(layer, ring, t, 0); };
   if (const int64_t target = p.track_slot(row); target >= 0) {

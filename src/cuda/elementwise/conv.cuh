@@ -21,34 +21,40 @@ __device__ inline void poke_bits(DType dtype, std::byte* data, int64_t i, uint32
   }
 }
 
-/// The new window of channel c in slot `dst`: the last taps of (old window, `tokens` inputs). `input(t)` is the row of
-/// channels of token t. `old` holds the bits of the old window.
-template <class Input>
-__device__ void advance(const ConvParams& p, int64_t layer, int64_t dst, int64_t tokens, int64_t c,
-                        const uint32_t (&old)[kTaps], Input input) {
-  const int taps = p.width - 1;
-  std::byte* to = p.state.at(layer, dst, 0, 0);
+/// The bits of a window: of the last kTaps inputs, the oldest first. A conv of fewer taps has the last of them alone.
+using Taps = uint32_t[kTaps];
+
+/// The new window after `tokens` inputs: put(j, bits) for each tap j, the oldest first. `input(t)`: bits of token t.
+template <class Input, class Put>
+__device__ __forceinline__ void move_window(int width, int64_t tokens, const Taps& old, Input input, Put put) {
+  const int skipped = kMaxConvWidth - width;
 #pragma unroll
   for (int j = 0; j < kTaps; ++j) {
-    if (j >= taps) break;
-    const int64_t t = tokens - taps + j;
-    uint32_t bits;
-    if (t >= 0) {
-      bits = peek_bits(p.state.dtype, input(t), c);
-    } else {
-      const int64_t from = j + tokens;  // < taps
-      bits = from == 0 ? old[0] : from == 1 ? old[1] : old[2];
-    }
-    poke_bits(p.state.dtype, to, c * p.state_channel_stride + j * p.state_tap_stride, bits);
+    if (j < skipped) continue;
+    const int64_t from = j + tokens;
+    put(j - skipped, from >= kTaps ? input(from - kTaps) : from == 0 ? old[0] : from == 1 ? old[1] : old[2]);
   }
 }
 
-__device__ inline void load_window(const ConvParams& p, int64_t layer, int64_t slot, int64_t c,
-                                   uint32_t (&old)[kTaps]) {
+/// The new window of channel c in slot `dst`. `input(t)` is the row of channels of token t.
+template <class Input>
+__device__ void advance(const ConvParams& p, int64_t layer, int64_t dst, int64_t tokens, int64_t c, const Taps& old,
+                        Input input) {
+  std::byte* to = p.state.at(layer, dst, 0, 0);
+  move_window(
+      p.width, tokens, old, [&](int64_t t) { return peek_bits(p.state.dtype, input(t), c); },
+      [&](int j, uint32_t bits) {
+        poke_bits(p.state.dtype, to, c * p.state_channel_stride + j * p.state_tap_stride, bits);
+      });
+}
+
+__device__ inline void load_window(const ConvParams& p, int64_t layer, int64_t slot, int64_t c, Taps& old) {
   const std::byte* from = p.state.at(layer, slot, 0, 0);
+  const int skipped = kMaxConvWidth - p.width;
 #pragma unroll
   for (int j = 0; j < kTaps; ++j) {
-    old[j] = j < p.width - 1 ? peek_bits(p.state.dtype, from, c * p.state_channel_stride + j * p.state_tap_stride) : 0;
+    const int64_t at = c * p.state_channel_stride + (j - skipped) * p.state_tap_stride;
+    old[j] = j < skipped ? 0 : peek_bits(p.state.dtype, from, at);
   }
 }
 
@@ -59,13 +65,14 @@ __device__ inline float value_of_bits(DType dtype, uint32_t bits) {
                                 : arith::from_f16<S>(static_cast<int32_t>(bits));
 }
 
-/// One output of a channel: weights w(0) .. w(width-1) on inputs x(0), the oldest, to x(width-1).
-template <class Weight, class Input>
-__device__ __forceinline__ float conv_output(const ConvParams& p, float bias, Weight w, Input x) {
+/// One output of a channel: weights w(j) on inputs x(j), of which x(kTaps) is the newest. A conv of fewer taps has the
+/// last of them alone.
+template <class Params, class Weight, class Input>
+__device__ __forceinline__ float conv_output(const Params& p, float bias, Weight w, Input x) {
   float acc = bias;
 #pragma unroll
   for (int j = 0; j < kMaxConvWidth; ++j) {
-    if (j < p.width) acc = S::fma(w(j), x(j), acc);
+    if (j >= kMaxConvWidth - p.width) acc = S::fma(w(j), x(j), acc);
   }
   return p.silu ? arith::silu<S>(acc) : acc;
 }
@@ -74,9 +81,10 @@ __device__ __forceinline__ float conv_output(const ConvParams& p, float bias, We
 template <class Input>
 __device__ float conv_output_at(const ConvParams& p, int64_t slot, int64_t c, int t, Input input) {
   const std::byte* old = p.state.at(0, slot, 0, 0);
-  const auto weight = [&](int j) { return load(p.weight_dtype, p.weight, c * p.weight_stride + j); };
+  const int skipped = kMaxConvWidth - p.width;
+  const auto weight = [&](int j) { return load(p.weight_dtype, p.weight, c * p.weight_stride + j - skipped); };
   return conv_output(p, p.bias ? load(p.bias_dtype, p.bias, c) : 0.0f, weight, [&](int j) {
-    const int at = t + j - (p.width - 1);
+    const int at = t + j - kTaps;
     return at >= 0 ? load(p.x.dtype, input(at), c)
                    : load(p.state.dtype, old, c * p.state_channel_stride + (at + p.width - 1) * p.state_tap_stride);
   });

@@ -9,12 +9,17 @@ namespace ringfold::cuda {
 
 using namespace detail;
 
+/// What a head is divided by, in every lane. Lane c has group c of V in x, zeros behind the last value.
+__device__ inline float norm_divisor(const NormParams& p, const float (&x)[arith::kGroup], int lane) {
+  const int n = max(0, min(arith::kGroup, p.V - lane * arith::kGroup));
+  const float sum = tree_to_all(group_sum(x, x, n), (p.V + arith::kGroup - 1) / arith::kGroup, lane);
+  return arith::rms_divisor<S>(sum, static_cast<float>(p.V), p.eps);
+}
+
 /// Lane c has group c of V in x, zeros behind the last value.
 __device__ inline void norm_head(const NormParams& p, const float (&x)[arith::kGroup], const std::byte* gate,
                                  std::byte* to, int lane) {
-  const int n = max(0, min(arith::kGroup, p.V - lane * arith::kGroup));
-  const float sum = tree_to_all(group_sum(x, x, n), (p.V + arith::kGroup - 1) / arith::kGroup, lane);
-  const float divisor = arith::rms_divisor<S>(sum, static_cast<float>(p.V), p.eps);
+  const float divisor = norm_divisor(p, x, lane);
 #pragma unroll
   for (int i = 0; i < arith::kGroup; ++i) {
     const int v = lane * arith::kGroup + i;

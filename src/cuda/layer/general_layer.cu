@@ -1,11 +1,9 @@
 // A layer for every shape: the recurrence of general.cuh, whose tokens are convolved where they are prepared, and whose
 // outputs stay in shared memory until they are normed. One block for each (row, value head). decode_layer moves the
 // conv windows of q and k, which all value heads of a key head read, so there a block takes all of them.
-#include "core/layer.h"
-#include "cuda/common/judging.cuh"
 #include "cuda/common/start.cuh"
-#include "cuda/elementwise/conv.cuh"
 #include "cuda/elementwise/gated_norm.cuh"
+#include "cuda/layer/layer.cuh"
 #include "cuda/layer/layer.h"
 #include "cuda/recurrence/general.cuh"
 #include "cuda/tuning.h"
@@ -20,31 +18,6 @@ Desc recurrence_of(const Desc& layer) {
   Desc d = layer;
   d.op = layer.op == Op::decode_layer ? Op::decode : Op::verify;
   return d;
-}
-
-/// settle_window() for both halves of a layer. `conv_pending` is moved where `pending` is.
-__device__ void settle_layer(const Rows& p, int64_t row, RowStatus status) {
-  settle_window(p, row, status);
-  if (status != RowStatus::done || !p.conv_pending || p.move == CursorMove::keep || p.history) return;
-  const int64_t slot = p.slot_ids[row];
-  const bool records = p.move == CursorMove::record;
-  write_unordered(p.conv_pending.at(0, slot), records ? static_cast<int32_t>(p.asked_tokens(row)) : kNoWindow);
-  if (records && p.conv_owners) p.conv_owners.set(0, slot, p.ring_of(row));
-}
-
-/// A head of q, k or v of the call, and the conv's channel that its element 0 is.
-struct Channels {
-  const Array& from;
-  int64_t head, first;
-};
-__device__ Channels q_channels(const LayerParams& p, int64_t h) { return {p.q, h, q_channel(p, h)}; }
-__device__ Channels k_channels(const LayerParams& p, int64_t h) { return {p.k, h, k_channel(p, h)}; }
-__device__ Channels v_channels(const LayerParams& p, int64_t hv) { return {p.v, hv, v_channel(p, hv)}; }
-
-/// The projections of token t of a row, such that element c is that of channel c of the conv.
-__device__ const std::byte* conv_input(const LayerParams& p, const Channels& of, int64_t row, int64_t t) {
-  return of.from.at(0, p.window_row(row), p.window_token(row) + t, of.head) -
-         of.first * static_cast<int64_t>(size_of(of.from.dtype));
 }
 
 /// The tokens of a layer's row, made of its projections.
@@ -101,16 +74,6 @@ __device__ void norm_outputs(const LayerParams& p, int64_t row, int hv, const fl
   }
 }
 
-/// Moves the conv windows of a head's channels behind the row's tokens.
-__device__ void advance_windows(const LayerParams& p, const Place& at, const Channels& of, int n) {
-  for (int i = threadIdx.x; i < n; i += kWarps * 32) {
-    uint32_t old[kTaps];
-    load_window(p.conv, 0, at.slot, of.first + i, old);
-    advance(p.conv, 0, at.slot, p.asked_tokens(at.row), of.first + i, old,
-            [&](int64_t t) { return conv_input(p, of, at.row, t); });
-  }
-}
-
 __global__ void __launch_bounds__(kWarps * 32)
     general_layer_kernel(const __grid_constant__ LayerParams p, int heads, int steps) {
   ptx::begin_kernel();
@@ -144,9 +107,12 @@ __global__ void __launch_bounds__(kWarps * 32)
     __syncthreads();
   }
   if (!p.conv.write_state) return;
-  advance_windows(p, at, q_channels(p, at.h), p.K);
-  advance_windows(p, at, k_channels(p, at.h), p.K);
-  for (int hv = first; hv < first + heads; ++hv) advance_windows(p, at, v_channels(p, hv), p.V);
+  const auto move = [&](const Channels& of, int n) {
+    for (int i = threadIdx.x; i < n; i += kWarps * 32) advance_window(p, row, of, i);
+  };
+  move(q_channels(p, at.h), p.K);
+  move(k_channels(p, at.h), p.K);
+  for (int hv = first; hv < first + heads; ++hv) move(v_channels(p, hv), p.V);
 }
 
 int layer_shared_bytes(const Desc& d, int steps) {

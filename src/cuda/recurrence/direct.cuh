@@ -1,12 +1,15 @@
 // The recurrence of a window in the exact order, made for small batches: a block for each (row, value head, part of V),
-// no pipeline, one barrier.
+// no pipeline.
 //
 // What a small batch waits for is latency, so everything is asked for as early as can be. The warps that have rows of V
-// ask for the slot id, for q, k and v of the window's tokens, which need the row alone, and as soon as the slot id is
-// there for the state, straight into the registers that exact_tile.cuh says; a slot in range may be read whatever the
-// verdict on the row will be. While the state is on its way they make the vectors of the tokens, warp w those of token
-// w and of the one a block further on. One more warp, the head's, judges the row and makes gates and betas meanwhile, a
-// lane for each token. Then the tokens, one after the other, from shared memory.
+// ask for the slot id, for what q, k and v are made of, which needs the row alone, and as soon as the slot id is there
+// for the state, straight into the registers that exact_tile.cuh says; a slot in range may be read whatever the verdict
+// on the row will be. While the state is on its way they make the vectors of the tokens, warp w those of token w and of
+// the one a block further on. One more warp, the head's, judges the row and makes gates and betas meanwhile, a lane for
+// each token. Then the tokens, one after the other, from shared memory.
+//
+// Where q, k and v come from and where outputs go is said by Own, the class that derives from this one: WindowBlock
+// (direct_window.cuh), or a layer's block (cuda/layer/direct_layer.cuh).
 #pragma once
 
 #include "cuda/common/gate.cuh"
@@ -18,10 +21,10 @@
 
 namespace ringfold::cuda::direct {
 
-template <class T>
-class Block : exact::Preparation<T>, exact::Tile<T> {
+template <class T, class Own>
+class Body : protected exact::Preparation<T>, protected exact::Tile<T> {
  public:
-  __device__ Block(const DirectParams& params, Shared<T>& memory)
+  __device__ Body(const DirectParams& params, Shared<T>& memory)
       : exact::Preparation<T>{static_cast<int>(threadIdx.x % 32)},
         exact::Tile<T>{lane / T::kSide, lane % T::kSide},
         p(params),
@@ -47,21 +50,19 @@ class Block : exact::Preparation<T>, exact::Tile<T> {
     }
     if (warp == warps) return run_head(facts, index, slot);
 
-    fetch_vectors(index);
-    ptx::commit_copies();
+    own().fetch_inputs(index);
     Channels channels;
     Raw state;
     if constexpr (T::kKda) fetch_channels(channels, index);
     // A multiprocessor counts a warp's loads with few counters, and the compiler has one for all of these: what is
     // loaded before the state must have arrived before the state is asked for, or it would be waited for with it.
     // (Copies to shared memory have a counter of their own.)
-    slot = static_cast<int>(ptx::opaque(slot)) + static_cast<int>(arrived(channels) & p.zero);
+    const uint32_t before = arrived(channels) | own().arrived_inputs();
+    slot = static_cast<int>(ptx::opaque(slot)) + static_cast<int>(before & p.zero);
+    own().fetch_of_slot(slot);
     if (in_pool(slot) && has_rows()) fetch_state(state, slot);
-    if (token(1) < count) {
-      prepare<2>(channels);
-    } else if (token(0) < count) {
-      prepare<1>(channels);
-    }
+    own().fetch_rest(index);
+    own().prepare(channels);
     ptx::wait_copies<0>();
     __syncthreads();
     if (shared.status != RowStatus::done) {
@@ -76,9 +77,10 @@ class Block : exact::Preparation<T>, exact::Tile<T> {
       if (p.records && blockIdx.z == 0) record_gates(channels, p.ring_ids ? element(p.ring_ids, row) : slot);
     }
     if (has_rows()) run_tokens(state, index, slot);
+    own().close(index);
   }
 
- private:
+ protected:
   using exact::Preparation<T>::lane;
   using exact::Preparation<T>::first_decay, exact::Preparation<T>::normalise, exact::Preparation<T>::prepared_group,
       exact::Preparation<T>::prepares, exact::Preparation<T>::prepares_q, exact::Preparation<T>::share_decays,
@@ -112,10 +114,11 @@ class Block : exact::Preparation<T>, exact::Tile<T> {
 
   /// This thread's group of k or q of the n-th token that the warp prepares.
   __device__ uint4& raw(int n) const { return shared.raw[n][threadIdx.x]; }
-  __device__ uint4& raw_v(int t) const { return *reinterpret_cast<uint4*>(shared.v[t][warp]); }
+  __device__ Own& own() { return *static_cast<Own*>(this); }
+  __device__ const Own& own() const { return *static_cast<const Own*>(this); }
 
   /// The head's warp: gates and betas of all tokens, lane t those of token t, the row's verdict, and the ring.
-  __device__ __forceinline__ void run_head(WindowFacts& facts, int index, int slot) const {
+  __device__ __forceinline__ void run_head(WindowFacts& facts, int index, int slot) {
     const bool mine = lane < count;
     const int ring_id = p.ring_ids ? element(p.ring_ids, row) : 0;
     uint32_t a = 0, b = 0;
@@ -128,12 +131,13 @@ class Block : exact::Preparation<T>, exact::Tile<T> {
         if (p.dt_bias) dt_bias = __uint_as_float(ptx::load_4(bias(0)));
       }
     }
-    Copies copies;
-    if (p.records) fetch_copies(copies, index);
+    typename Own::Copies copies;
+    if (p.records) own().fetch_copies(copies, index);
     facts.slot = slot = static_cast<int>(ptx::opaque(slot));
     const int ring = p.ring_ids ? ring_id : slot;
     facts.ring = ring;
     if (in_pool(slot) && p.pending) facts.pending = read_unordered(p.pending.at(0, slot));
+    own().look_at_slot(slot);
     const float beta = arith::sigmoid<S>(of_bits(p.b_dtype, b));
     float g = 0, decay = 0;
     if constexpr (!T::kKda) {
@@ -141,68 +145,25 @@ class Block : exact::Preparation<T>, exact::Tile<T> {
       decay = arith::exp<S>(g);
     }
     if (mine) shared.scalars(lane).beta = beta, shared.scalars(lane).decay = decay;
-    const Rows rows = p.rows();
-    const RowStatus status = judge_window(rows, facts, false);
+    const Rows rows = own().rows();
+    const RowStatus status = own().judge(rows, facts);
     if (lane == 0) shared.status = status;
+    own().meet();
     __syncthreads();
     if (p.records && status == RowStatus::done) {
-      store_copies(copies, ring);
+      own().store_copies(copies, ring);
       if (mine && blockIdx.z == 0) {
         poke(p.ring_beta.at(ring, hv, lane), 0, beta);
         if constexpr (!T::kKda) poke(p.ring_gate.at(ring, hv, lane), 0, g);
       }
     }
-    if (hv == 0 && blockIdx.z == 0 && lane == 0) settle_window(rows, row, status);
-  }
-
-  /// What the head's warp copies to the ring, 16 bytes at a time: v of the block's rows, which is the token lane % 8
-  /// and the warp lane / 8; and if the block speaks for its key head, k, group lane % 16 of every second token.
-  struct Copies {
-    uint4 v, k[kDirectTokens / 2];
-  };
-  __device__ int v_token() const { return lane % kDirectTokens; }
-  __device__ int v_row() const { return (blockIdx.z * warps + lane / kDirectTokens) * kDirectWarpRows; }
-  __device__ bool copies_v() const { return v_token() < count && lane / kDirectTokens < warps && v_row() < p.V; }
-  __device__ int k_token(int i) const { return 2 * i + lane / 16; }
-  __device__ bool copies_k(int i) const {
-    return blockIdx.z == 0 && hv == key * p.heads_per_key && k_token(i) < count && prepared_group() < T::K / kGroup;
-  }
-  __device__ __forceinline__ void fetch_copies(Copies& copies, int index) const {
-    if (copies_v()) copies.v = ptx::load_16(p.v.at(index, hv, v_token()) + v_row() * 2);
-#pragma unroll
-    for (int i = 0; i < kDirectTokens / 2; ++i) {
-      if (!copies_k(i)) continue;
-      copies.k[i] = ptx::load_16(p.k.at(index, key, k_token(i)) + prepared_group() * kGroup * 2);
-    }
-  }
-  __device__ __forceinline__ void store_copies(const Copies& copies, int ring) const {
-    if (copies_v()) *reinterpret_cast<uint4*>(p.ring_v.at(ring, hv, v_token()) + v_row() * 2) = copies.v;
-#pragma unroll
-    for (int i = 0; i < kDirectTokens / 2; ++i) {
-      if (!copies_k(i)) continue;
-      std::byte* to = p.ring_k.at(ring, key, k_token(i)) + prepared_group() * kGroup * 2;
-      *reinterpret_cast<uint4*>(to) = copies.k[i];
-    }
+    if (hv == 0 && blockIdx.z == 0 && lane == 0) own().settle(rows, status);
+    if (status == RowStatus::done && count > 0) own().close_head();
   }
 
   /// Of the head, from channel k on.
   __device__ const std::byte* bias(int k) const {
     return reinterpret_cast<const std::byte*>(p.dt_bias + k) + static_cast<int64_t>(hv) * p.dt_bias_head;
-  }
-
-  /// Starts the copies of k and q that this thread reads, and of v of the warp's rows.
-  __device__ __forceinline__ void fetch_vectors(int index) const {
-    const Place& of = prepares_q() ? p.q : p.k;
-    const std::byte* from = of.at(index, key, warp) + prepared_group() * kGroup * 2;
-#pragma unroll
-    for (int n = 0; n < kTurns; ++n) {
-      if (prepares() && token(n) < count) {
-        ptx::copy_async_16(ptx::shared_address(&raw(n)), from + n * warps * of.token);
-      }
-    }
-    if (lane < count && has_rows()) {
-      ptx::copy_async_16(ptx::shared_address(&raw_v(lane)), p.v.at(index, hv, lane) + v0 * 2);
-    }
   }
 
   __device__ __forceinline__ void fetch_channels(Channels& of, int index) const {
@@ -258,12 +219,10 @@ class Block : exact::Preparation<T>, exact::Tile<T> {
     }
   }
 
-  /// The vectors of this warp's tokens, of which there are N.
+  /// The vectors of this warp's tokens, of which there are N, from q and k in shared memory.
   template <int N>
-  __device__ __forceinline__ void prepare(Channels& channels) const {
-    float x[N][kGroup], kq[N], decay[N][kGroup] = {};
-    if constexpr (T::kKda) make_decays<N>(channels, decay);
-    ptx::wait_copies<0>();
+  __device__ __forceinline__ void make_vectors(const float (&decay)[N][kGroup]) const {
+    float x[N][kGroup], kq[N];
 #pragma unroll
     for (int n = 0; n < N; ++n) widen_8(p.act_dtype, prepares() ? raw(n) : uint4{}, x[n]);
     normalise(p, x, kq);
@@ -274,6 +233,7 @@ class Block : exact::Preparation<T>, exact::Tile<T> {
     }
   }
 
+  /// KDA's decays of the same tokens.
   template <int N>
   __device__ __forceinline__ void make_decays(Channels& of, float (&decay)[N][kGroup]) const {
     const float expA = arith::exp_A<S>(of.A_log);
@@ -337,23 +297,23 @@ class Block : exact::Preparation<T>, exact::Tile<T> {
     }
   }
 
-  __device__ __forceinline__ void run_tokens(const Raw& raw, int index, int slot) const {
+  __device__ __forceinline__ void run_tokens(const Raw& raw, int index, int slot) {
     State s;
     widen(raw, s);
     const int own_row = exact::Tile<T>::row();  // of the warp
     const bool upper = this->upper(), writes = upper && c % kSame == 0;
-    const int own = (upper ? T::kSecondDot : T::kFirstDot) * T::K,
-              other = (upper ? T::kFirstDot : T::kSecondDot) * T::K;
+    const int own_dot = (upper ? T::kSecondDot : T::kFirstDot) * T::K,
+              other_dot = (upper ? T::kFirstDot : T::kSecondDot) * T::K;
     const int updates = p.write_state ? count : count - 1;  // nobody would see the last one
     float result = 0;
-    // A token is a chain of sums, shuffles and the update, and a scheduler has but one warp that goes along it. So
-    // outputs wait in shared memory; storing them was a fifth of the loop.
+    // A token is a chain of sums, shuffles and the update, and a scheduler has few warps that go along it. So outputs
+    // wait in shared memory; storing them was a fifth of the loop.
 #pragma unroll 1
     for (int t = 0; t < count; ++t) {
       const Scalars scalars = shared.scalars(t);
       const float v = widen_2(p.act_dtype, shared.v[t][warp][own_row]).x;
       const float* vectors = shared.tokens[t] + exact::at_half<T>(c, 0);
-      const float sum = both_dots(s, vectors + own, vectors + other, scalars.decay);
+      const float sum = both_dots(s, vectors + own_dot, vectors + other_dot, scalars.decay);
       const float u = correction(upper, scalars.beta, v, sum);
       result = arith::output<S>(u, scalars.kq, sum);
       if (writes) shared.out[t][warp][own_row] = result;
@@ -363,11 +323,7 @@ class Block : exact::Preparation<T>, exact::Tile<T> {
         if (p.rounds) this->round(s, p.state_dtype);
       }
     }
-    if (writes) store_one(p.out_dtype, p.out.at(index, hv, count - 1), v0 + own_row, result);
-    if (count > 1) {
-      __syncwarp();
-      write_outputs(index, count - 1, [&](int t, int row) { return shared.out[t][warp][row]; });
-    }
+    own().deliver(index, writes, own_row, result);
     if (p.write_state) this->store(s, p.state_dtype, warp_rows(slot));
   }
 

@@ -2,15 +2,15 @@
 #pragma once
 
 #include "cuda/common/start.cuh"
-#include "cuda/recurrence/direct.cuh"
+#include "cuda/recurrence/direct_window.cuh"
 
 namespace ringfold::cuda::direct {
 
 template <class T>
-__global__ void __launch_bounds__((kDirectWarps + 1) * 32, T::kBlocks)
+__global__ void __launch_bounds__((T::kWarps + 1) * 32, T::kBlocks)
     direct_kernel(const __grid_constant__ DirectParams p) {
   ptx::begin_kernel();
-  Block<T>(p, *reinterpret_cast<Shared<T>*>(dynamic_shared())).run();
+  WindowBlock<T>(p, *reinterpret_cast<Shared<T>*>(dynamic_shared())).run();
 }
 
 template <class T>

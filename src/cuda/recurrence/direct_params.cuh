@@ -24,6 +24,14 @@ struct Place {
   }
 };
 
+/// Of an array of the call. `ragged`: its rows are tokens.
+inline Place place_of(const detail::Array& array, bool ragged = false) {
+  if (!array) return {};
+  const auto size = static_cast<int64_t>(size_of(array.dtype));
+  return {array.data, static_cast<uint64_t>((ragged ? array.token_stride : array.row_stride) * size),
+          static_cast<int32_t>(array.head_stride * size), static_cast<int32_t>(array.token_stride * size)};
+}
+
 /// Little, and in the order in which it is read: a cold line of parameters makes a warp wait.
 struct DirectParams {
   detail::Ints slot_ids, cu_seqlens;  // with strides of 32 bits
@@ -61,26 +69,31 @@ struct DirectParams {
   }
 };
 
+/// Of a call that direct_refusal() accepts.
+DirectParams params_of(const detail::RecurrenceParams& p);
+
 /// What is known at compile time. The token vectors are KDA's k, q times decay, k, decay; and GDN's k and q alone,
 /// which are multiplied where they are used: so that nobody waits for the gate before that.
-template <int K_, int StateBytes, bool Kda>
+template <int K_, int StateBytes, bool Kda, int Warps = kDirectWarps>
 struct Traits : exact::Traits<K_, StateBytes, Kda, exact::Source::window, kDirectWarpRows> {
   static constexpr bool kHasKd = Kda, kReuses = !Kda;
   static constexpr int kKd = 0, kKey = Kda ? 1 : 0, kQd = 2, kQuery = 1, kDecay = 3;
   static constexpr int kFirstDot = Kda ? kKd : kKey, kSecondDot = Kda ? kQd : kQuery;
   static constexpr int kVectors = Kda ? 4 : 2;
-  static constexpr int kTokenFloats = kVectors * K_ + 4;       // and a Scalars
-  static constexpr int kBlocks = Kda ? 3 : 4;                  // that the registers of a multiprocessor suffice for
-  static constexpr int kTurns = kDirectTokens / kDirectWarps;  // tokens that a warp prepares, at most
+  static constexpr int kTokenFloats = kVectors * K_ + 4;  // and a Scalars
+  static constexpr int kWarps = Warps;                    // of a block, at most, beside the head's
+  static constexpr int kPreparing = Warps < kDirectTokens ? Warps : kDirectTokens;  // of them
+  static constexpr int kTurns = kDirectTokens / kPreparing;                         // tokens that a warp prepares
+  static constexpr int kBlocks = Warps > kDirectWarps ? 1 : Kda ? 3 : 4;  // that a multiprocessor has registers for
 };
 
 template <class T>
 struct alignas(16) Shared {
   float tokens[kDirectTokens][T::kTokenFloats];
-  uint4 raw[T::kTurns][kDirectWarps * 32];                   // of k and q, a thread reads its own alone
-  uint16_t v[kDirectTokens][kDirectWarps][kDirectWarpRows];  // a warp reads its own alone
-  float out[kDirectTokens][kDirectWarps][kDirectWarpRows];   // what a warp will write
-  RowStatus status;                                          // of the row
+  uint4 raw[T::kTurns][T::kPreparing * 32];               // of k and q, a thread reads its own alone
+  uint16_t v[kDirectTokens][T::kWarps][kDirectWarpRows];  // a warp reads its own alone
+  float out[kDirectTokens][T::kWarps][kDirectWarpRows];   // of the rows
+  RowStatus status;                                       // of the row
 
   __device__ Scalars& scalars(int t) { return *reinterpret_cast<Scalars*>(tokens[t] + T::kVectors * T::K); }
 };
