@@ -156,14 +156,14 @@ class LayerBlock : public Body<T, LayerBlock<T>> {
       if (j == 0) continue;
       const uint32_t tap = local.taps[j - 1][channel] >> tap_shift[j - 1] & 0xffff;
       local.inputs[j - 1][channel] = static_cast<uint16_t>(tap);
-      x[j] = of_bits(p.act_dtype, tap);
+      x[j] = widen_2(p.act_dtype, tap).x;
     }
     const float b = of_bits(layer.bias_dtype, bias);
 #pragma unroll 1
     for (int t = 0; t < count; ++t) {
 #pragma unroll
       for (int j = 0; j < kTaps; ++j) x[j] = x[j + 1];
-      x[kTaps] = of_bits(p.act_dtype, from[t * LayerShared<T>::kChannels]);
+      x[kTaps] = widen_2(p.act_dtype, from[t * LayerShared<T>::kChannels]).x;
       const float y = conv_output(
           layer, b, [&](int j) { return w[j]; }, [&](int j) { return x[j]; });
       to[t * pitch] = static_cast<uint16_t>(narrow_2(p.act_dtype, y, 0.0f));
