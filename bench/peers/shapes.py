@@ -81,7 +81,7 @@ BESIDE = {
     "verify_outputs": ("verify_fast", "verify_exact"),
     "verify_history": ("verify_history",),
     "fold": ("fold",),
-    "decode": ("decode",),
+    "decode": ("decode", "decode_lazy"),
     "step_states": ("step_on_commit", "step_on_next_verify", "step_lazy"),
     "step_fold": ("step_on_commit", "step_on_next_verify", "step_lazy"),
     "step_circular": ("step_on_commit", "step_on_next_verify", "step_lazy"),
@@ -95,7 +95,8 @@ MEANING = {
     "verify_history": f"verify of T drafted tokens with {HISTORY} accepted tokens in the ring and not in the state",
     "fold": "accepted tokens of the ring go into the state: 2 of 2, 3 of 4, 5 of 8; one layer's share of a call for "
             f"{LAYERS}",
-    "decode": "one certain token for each row, state updated",
+    "decode": "one certain token for each row, state updated; decode_lazy, as peers with a cache: its row goes to the ring, and "
+              "into the state when that is nearly full; mean over a flush cycle",
     "step_states": "whole step with one state per draft: verify, and what then makes the accepted state the current one",
     "step_fold": "whole step with a ring that every commit folds",
     "step_circular": "whole step with a ring whose history is folded when it is nearly full; mean over a flush cycle",

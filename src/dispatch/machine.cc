@@ -49,16 +49,16 @@ constexpr Machine kMeasured = {
     .one_block = 1.23,
     .kda_rows = 1.33,
     .general = 10,
-    .fast_call_us = {3.3, 3.85, 5.0},
+    .fast_call_us = {3.1, 3.7, 5.0},
     .fast_ps = {0, 8, 70},
     .kda_call_us = {4.2, 6.9, 14},  // 16 tokens at small batches: assumed, not measured
     .kda_ps = {24, 85, 330},
     .direct_us = {2.16, 0.14, 0.39, 0.163},
     .kda_direct_us = {2.08, 0.32, 0.78, 0.156},
     .ring_u_us = 1.3,
-    .ring_u_ps = {18, 28, 60},
-    .history_ps = {20, 50, 110},
-    .kda_history_ps = {32, 88, 240},  // not measured: history_ps and half of kda_ps - fast_ps
+    .ring_u_ps = {12, 16, 60},
+    .history_ps = {12, 30, 110},
+    .kda_history_ps = {44, 108, 240},  // 16 tokens: assumed, not measured
 };
 
 // One thread of an EPYC with AVX2, from the README's table (two threads there); 16 threads of a Xeon with AVX-512 come

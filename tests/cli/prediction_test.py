@@ -12,19 +12,18 @@ EVIDENCE = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__
 KEY = re.compile(r"step_(on_commit|on_next_verify|lazy)_(gdn|kda)_(f32|bf16)_t(4|8)_b(\d+)")
 BOUND = 0.20  # of the measured time
 LAYERS = 8  # of the benchmark's pools
-BY_U = ("gdn",)  # whose lazy steps had u in the ring in the committed run; the benchmark's are all so now
 
 
-def ring_rows(policy, mixer, tokens):
+def ring_rows(policy, tokens):
     """As bench/cases.cc has them."""
     if policy == "lazy":
-        return {4: 16, 8: 24}[tokens] if mixer in BY_U else 3 * tokens
+        return {4: 16, 8: 24}[tokens]
     return tokens if policy == "on_commit" else 2 * tokens
 
 
 class PredictionTest(unittest.TestCase):
     def predicted(self, policy, mixer, state, tokens, rows):
-        by_u = policy == "lazy" and mixer in BY_U
+        by_u = policy == "lazy"
         numerics = "fast" if policy == "on_commit" or by_u else "exact"
         done = common.run("explain", "--machine", "h200", "--mixer", mixer, "--state", state, "--window", str(tokens),
                           "--shape", "16,32,128,128" if mixer == "gdn" else "32,32,128,128", "--rows", str(rows),
@@ -33,7 +32,7 @@ class PredictionTest(unittest.TestCase):
         self.assertEqual(done.returncode, 0, done.stderr)
         ways = [way for way in json.loads(done.stdout)["steps"]["ways"]
                 if (way["policy"], way["ring_rows"], way["ring_u"], way["numerics"]) ==
-                (policy, ring_rows(policy, mixer, tokens), by_u, numerics)]
+                (policy, ring_rows(policy, tokens), by_u, numerics)]
         self.assertEqual(len(ways), 1)
         return ways[0]["us"]
 
