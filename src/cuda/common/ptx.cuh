@@ -35,6 +35,10 @@ __device__ __forceinline__ void wait_copies() {
   asm volatile("cp.async.wait_group %0;" ::"n"(pending) : "memory");
 }
 
+/// A barrier of `threads` threads, whole warps, that come to it in different places of the code, as those of
+/// __syncthreads() must not.
+__device__ __forceinline__ void meet(int threads) { asm volatile("bar.sync 1, %0;" ::"r"(threads) : "memory"); }
+
 /// A barrier in shared memory that threads arrive at and wait for separately. It counts phases; each is over when
 /// `arrivals` threads have arrived. What a thread wrote before it arrived is seen by those that waited.
 __device__ __forceinline__ void barrier_init(uint32_t barrier, int arrivals) {

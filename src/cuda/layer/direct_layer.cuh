@@ -133,7 +133,7 @@ class LayerBlock : public Body<T, LayerBlock<T>> {
     if constexpr (T::kKda) {
       if (has_token) this->template make_decays<1>(gates, decay);
     }
-    __syncthreads();
+    ptx::meet(blockDim.x);
     if (has_token) this->template make_vectors<1>(decay);
   }
 
@@ -180,9 +180,9 @@ class LayerBlock : public Body<T, LayerBlock<T>> {
   __device__ RowStatus judge(const Rows& rows, const WindowFacts& facts) const {
     return judge_layer(rows, facts, conv_pending, false);
   }
-  __device__ void meet() const { __syncthreads(); }
+  __device__ void meet() const { ptx::meet(blockDim.x); }
   __device__ void settle(const Rows& rows, RowStatus status) const { settle_layer(rows, row, status); }
-  __device__ void close_head() const { __syncthreads(); }
+  __device__ void close_head() const { ptx::meet(blockDim.x); }
 
   /// Both rings, 16 bytes at a time.
   __device__ __forceinline__ void store_copies(const Copies&, int ring) const {
@@ -228,7 +228,7 @@ class LayerBlock : public Body<T, LayerBlock<T>> {
         poke(to + (j - skipped) * layer.conv_tap, 0, local.inputs[count + j][channel]);
       }
     }
-    __syncthreads();
+    ptx::meet(blockDim.x);
     // Every piece of a token needs the whole head's divisor.
 #pragma unroll 1
     for (int n = 0; n < kNormTurns; ++n) {

@@ -64,7 +64,7 @@ class Body : protected exact::Preparation<T>, protected exact::Tile<T> {
     own().fetch_rest(index);
     own().prepare(channels);
     ptx::wait_copies<0>();
-    __syncthreads();
+    ptx::meet(blockDim.x);
     if (shared.status != RowStatus::done) {
       if (shared.status != RowStatus::bad_window_bounds) {
         const auto zero = [](int, int) { return 0.0f; };
@@ -149,7 +149,7 @@ class Body : protected exact::Preparation<T>, protected exact::Tile<T> {
     const RowStatus status = own().judge(rows, facts);
     if (lane == 0) shared.status = status;
     own().meet();
-    __syncthreads();
+    ptx::meet(blockDim.x);
     if (p.records && status == RowStatus::done) {
       own().store_copies(copies, ring);
       if (mine && blockIdx.z == 0) {
