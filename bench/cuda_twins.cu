@@ -133,11 +133,12 @@ std::string twin_name(int i) {
 bool twin_fits(int i, const Traffic& traffic) { return traffic.slot_bytes % kShapes[i].piece_bytes() == 0; }
 
 cudaError_t prepare_twins() {
-  int device = 0, multiprocessors = 0, major = 0;
+  int device = 0, multiprocessors = 0, major = 0, driver = 0;
   if (cudaError_t e = cudaGetDevice(&device); e != cudaSuccess) return e;
   if (cudaError_t e = cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device); e != cudaSuccess)
     return e;
-  g_starts_early = major >= 9;
+  if (cudaError_t e = cudaDriverGetVersion(&driver); e != cudaSuccess) return e;
+  g_starts_early = major >= 9 && driver >= 12030;
   if (cudaError_t e = cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device);
       e != cudaSuccess)
     return e;

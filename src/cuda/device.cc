@@ -58,4 +58,12 @@ const DeviceProperties& current_device() {
   return known[ordinal];
 }
 
+bool kernels_start_early() {
+  static const int driver = [] {
+    int version = 0;
+    return cudaDriverGetVersion(&version) == cudaSuccess ? version : 0;
+  }();
+  return driver >= 12030 && current_device().major >= 9;
+}
+
 }  // namespace ringfold::cuda

@@ -21,4 +21,8 @@ struct DeviceProperties {
 /// Of the current device; cached for each ordinal.
 const DeviceProperties& current_device();
 
+/// Whether kernels can be started on the current device while the ones ahead of them end (start.cuh), in captured
+/// graphs too: from compute capability 9.0 and drivers of 12.3 on.
+bool kernels_start_early();
+
 }  // namespace ringfold::cuda

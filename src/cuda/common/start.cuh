@@ -29,7 +29,7 @@ Status start(const char* what, dim3 grid, int threads, int shared_bytes, void* s
   config.dynamicSmemBytes = static_cast<size_t>(shared_bytes);
   config.stream = static_cast<cudaStream_t>(stream);
   config.attrs = &early;
-  config.numAttrs = current_device().major >= 9 ? 1 : 0;
+  config.numAttrs = kernels_start_early() ? 1 : 0;
   return check(cudaLaunchKernelEx(&config, kernel, params...), what);
 }
 
