@@ -294,8 +294,8 @@ def processes():
 @contextlib.contextmanager
 def side_by_side():
     """Variables for processes that share the GPU. By themselves they take turns by slices of time, and one that waits
-    for its kernel waits for the slices of all others: twelve traces did not end in a minute, and took seven seconds with
-    NVIDIA's service for that, MPS. So it is started where it is there and the caller has none. (A fault of one process
+    for its kernel waits for the slices of all others: twelve processes of traces had ended no test in a minute, and all of
+    theirs in seven seconds with NVIDIA's service for that, MPS. So it is started where it is there and the caller has none. (A fault of one process
     ends the others too. They are red then, not green.)"""
     program = shutil.which("nvidia-cuda-mps-control")
     if not program or "CUDA_MPS_PIPE_DIRECTORY" in os.environ:
